@@ -169,7 +169,8 @@ impl Guard {
 
     /// Releases the lock and waits until the store has confirmed the release.
     ///
-    /// Of several reentrant guards, the last one releases the lock; the others return at once.
+    /// Of several reentrant guards, the last one releases the lock; the others return at once. A [`min_hold`](crate::Lock::min_hold) delays
+    /// it.
     ///
     /// # Errors
     /// [`Error::Lost`] if the lock was lost before, even if only the reply to this release reports it; [`Error::Unavailable`] if

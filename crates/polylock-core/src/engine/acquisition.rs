@@ -16,6 +16,7 @@ use super::{
     backoff::Backoff,
     context::{Running, StoreContext},
     gauges::Gauge,
+    hold_limits::HoldLimits,
     keeper::{Keeper, WaiterLease},
     local_queue::LocalPosition,
     shared_hold::{Entered, SharedHold, Slot},
@@ -45,6 +46,8 @@ const LONGEST_DELAY: Duration = Duration::from_secs(1);
 pub(crate) struct Limits {
     pub(crate) wait: Option<Duration>,
     pub(crate) outage: Duration,
+    /// The limits of the hold that begins.
+    pub(crate) hold: HoldLimits,
 }
 
 /// The state of the claim that the caller has driven.

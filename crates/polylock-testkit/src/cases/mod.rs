@@ -8,6 +8,7 @@ mod election;
 mod exclusion;
 mod faults;
 mod fencing;
+mod hold_limits;
 mod idempotence;
 mod inspect;
 mod keep_alive;
@@ -168,6 +169,15 @@ macro_rules! __cases {
                 refuses_acquisitions_before_any_io []
                 is_completed_after_a_drop []
                 reports_a_release_that_fails []
+            }
+            hold_limits {
+                max_hold_ends_a_hold_that_is_renewed []
+                max_hold_ends_a_hold_before_its_lease []
+                max_hold_frees_the_lock_of_a_stuck_holder []
+                min_hold_delays_a_release []
+                min_hold_delays_a_drop []
+                min_hold_does_not_delay_a_later_release []
+                limits_are_checked_before_any_io []
             }
             leaks {
                 nothing_after_cycles_over_distinct_names [Count]

@@ -8,7 +8,7 @@ use std::{
 
 use super::waiter_lease::WaiterLease;
 use crate::{
-    KeepAlive, LockName, LostReason, Moment, Request, RequestId, deadline,
+    KeepAlive, LockName, LostReason, Moment, Request, RequestId,
     engine::{backoff::Backoff, context::StoreContext, gauges::Gauge, hold::Hold},
     metrics::Measured,
 };
@@ -102,7 +102,7 @@ impl Waiter {
 impl Kept {
     /// Returns the end of the lease, by the holder's clock.
     pub(super) fn deadline(&self) -> Moment {
-        deadline::of(self.sent, self.lease)
+        self.hold.times().deadline(self.sent, self.lease)
     }
 
     /// Returns the time at which the hold is passed on, unless the caller has received the guard.
@@ -179,14 +179,15 @@ impl State {
                     return None;
                 }
                 context.record(&request.name, Measured::RenewSlack(kept.deadline().since(now)));
-                let deadline = deadline::of(sent, lease);
+                let times = kept.hold.times();
+                let deadline = times.deadline(sent, lease);
                 if deadline > now && kept.hold.extend(deadline) {
                     (kept.sent, kept.lease, kept.renew_at, kept.backoff) =
-                        (sent, lease, sent + lease / 3, None);
+                        (sent, lease, times.renew_at(sent, lease), None);
                     kept.set_timer(timers);
                     return None;
                 }
-                LostReason::DeadlineReached
+                times.passed(now)
             }
             KeepAlive::Lost(reason) => {
                 context.record(&request.name, Measured::Renewal("lost"));
