@@ -14,7 +14,7 @@ use tracing::{Instrument, Span};
 
 use crate::{
     Error, FencingToken, LockName, LostReason, Mode, Moment, OwnerId, Result,
-    engine::{Ended, Hold, Phase, SharedHold},
+    engine::{Ended, GuardEvents, Hold, Phase, SharedHold},
 };
 
 /// The longest time that [`Guard::run`] waits for its release: enough for a reply, not for an outage.
@@ -129,6 +129,31 @@ impl Guard {
             Phase::Held { deadline, .. } => (Some(*deadline) != present).then_some(Some(*deadline)),
             Phase::Left | Phase::Lost(_) => Some(None),
         })
+    }
+
+    /// Returns the events of the hold from now on: renewals with their slack, a warning when the slack is low, and the loss.
+    ///
+    /// ```
+    /// use polylock_core::{GuardEvent, LostReason};
+    ///
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// # let locks = polylock_core::Locks::new(polylock_core::memory::connect());
+    /// let guard = locks.lock("nightly").acquire().await?;
+    /// let mut events = guard.events();
+    /// locks.break_lock("nightly").await?;
+    /// while let Some(event) = events.next().await {
+    ///     match event {
+    ///         GuardEvent::Renewed { slack, .. } => println!("renewed with {slack:?} left"),
+    ///         GuardEvent::SlackLow { left } => println!("the lock is lost in {left:?} without a renewal"),
+    ///         GuardEvent::Lost(reason) => assert!(matches!(reason, LostReason::Broken(_))),
+    ///         _ => {}
+    ///     }
+    /// }
+    /// # Ok::<(), polylock_core::Error>(()) }).unwrap();
+    /// ```
+    #[must_use]
+    pub fn events(&self) -> GuardEvents {
+        self.hold().events()
     }
 
     /// Runs `work` under the lock, then releases the lock. Stops `work` if the lock is lost.

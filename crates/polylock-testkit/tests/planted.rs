@@ -164,7 +164,8 @@ planted! {
         "drop::at_the_end_of_a_multi_thread_runtime" "threads::release_at_their_end" "threads::acquire_without_a_runtime"
         "shutdown::releases_all_holds" "shutdown::is_completed_after_a_drop"
         "hold_limits::max_hold_ends_a_hold_that_is_renewed" "hold_limits::max_hold_ends_a_hold_before_its_lease"
-        "hold_limits::min_hold_does_not_delay_a_later_release" "idempotence::a_repeated_release_succeeds"
+        "hold_limits::min_hold_does_not_delay_a_later_release" "events::end_with_the_guard"
+        "events::report_renewals_with_their_slack" "idempotence::a_repeated_release_succeeds"
         "lost::a_hung_renewal" "lost::a_frozen_store" "lost::run_drops_the_work" "lost::a_suspended_machine"
         "faults::overtaking_drops" "faults::slow_drops" "faults::overtaking_cancel" "faults::slow_cancel"
         "reentrancy::guards_are_counted" "reentrancy::a_weaker_mode_is_granted" "reentrancy::a_stronger_mode_is_refused"
@@ -212,7 +213,8 @@ planted! {
     shared_is_weak: SharedIsWeak => "modes::every_pair" "modes::every_triple_follows_the_queue_rule";
     forgets_labels: ForgetsLabels => "inspect::shows_the_holders";
     shows_waiters_reversed: ShowsWaitersReversed =>
-        "inspect::shows_the_waiters_in_order" "inspect::shows_a_shrinking_queue_in_order";
+        "inspect::shows_the_waiters_in_order" "inspect::shows_a_shrinking_queue_in_order"
+        "wait::the_queue_is_read_for_a_display";
     prefix_folds: PrefixFolds => "names::a_prefix_is_not_a_pattern";
     shuffles_outcomes: ShufflesOutcomes => "keep_alive::returns_an_outcome_for_each_request_of_a_batch";
     keeps_half_a_batch_alive: KeepsHalfABatchAlive => "keep_alive::extends_a_full_batch";
@@ -242,6 +244,8 @@ const ENGINE_ONLY: &[&str] = &[
     "renew::nothing_is_renewed_after_a_release",
     "names::invalid_names_are_refused_before_any_io",
     "release::is_retried_after_a_lost_reply",
+    "events::are_bounded_for_a_slow_reader",
+    "events::warn_of_a_loss_before_it",
     "hold_limits::limits_are_checked_before_any_io",
     "shutdown::refuses_acquisitions_before_any_io",
     "shutdown::reports_a_release_that_fails",

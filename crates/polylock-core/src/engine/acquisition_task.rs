@@ -131,6 +131,7 @@ pub(super) async fn run(parts: Parts) {
         local,
         position: &position,
         progress: progress.as_ref(),
+        reader: None,
         span: span.clone(),
     };
     let mut entered = None;

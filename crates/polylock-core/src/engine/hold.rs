@@ -6,6 +6,7 @@ use tracing::Span;
 
 use super::{
     context::StoreContext,
+    hold_events::{EventSender, GuardEvent, GuardEvents},
     hold_limits::{HoldLimits, HoldTimes},
     pending::WorkGuard,
     phase::{Phase, PhaseCell},
@@ -24,6 +25,7 @@ pub(crate) struct Hold {
     /// Shared with the futures that wait for changes, so that they do not keep the hold.
     phase: Arc<PhaseCell>,
     times: HoldTimes,
+    events: EventSender,
     span: OnceLock<HoldSpan>,
 }
 
@@ -57,6 +59,7 @@ impl Hold {
             token: grant.token,
             phase: Arc::new(PhaseCell::new(Phase::Held { deadline, received: false })),
             times,
+            events: EventSender::default(),
             span: OnceLock::new(),
         }
     }
@@ -124,6 +127,16 @@ impl Hold {
         let reason = self.times.passed(now);
         self.lose(reason.clone());
         Err(Ended::Lost(reason))
+    }
+
+    /// Returns the events of the hold from now on.
+    pub(crate) fn events(&self) -> GuardEvents {
+        self.events.subscribe(&self.phase)
+    }
+
+    /// Reports an event to the readers of the hold's events.
+    pub(super) fn report(&self, event: GuardEvent) {
+        self.events.send(event);
     }
 
     /// Returns the limits of the hold.

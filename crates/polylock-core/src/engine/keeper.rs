@@ -69,6 +69,7 @@ impl Keeper {
             renew_at: if is_broken { now } else { hold.times().renew_at(sent, lease) },
             timer: Moment::NEVER,
             in_flight: false,
+            warned: false,
             backoff: None,
         };
         // Before the hold gets a timer, which may be due at the same time as that of the waiter.

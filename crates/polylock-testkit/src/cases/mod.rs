@@ -5,6 +5,7 @@ mod breaking;
 mod cancel;
 mod drop;
 mod election;
+mod events;
 mod exclusion;
 mod faults;
 mod fencing;
@@ -82,6 +83,7 @@ macro_rules! __cases {
                 a_short_outage_is_retried []
                 a_long_outage_ends_the_wait []
                 a_permanent_fault_ends_the_wait []
+                the_queue_is_read_for_a_display [Inspect Order]
             }
             renew {
                 a_short_lease_is_renewed_for_many_ttls []
@@ -178,6 +180,12 @@ macro_rules! __cases {
                 min_hold_delays_a_drop []
                 min_hold_does_not_delay_a_later_release []
                 limits_are_checked_before_any_io []
+            }
+            events {
+                report_renewals_with_their_slack []
+                warn_of_a_loss_before_it []
+                are_bounded_for_a_slow_reader []
+                end_with_the_guard []
             }
             leaks {
                 nothing_after_cycles_over_distinct_names [Count]

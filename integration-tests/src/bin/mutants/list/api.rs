@@ -105,4 +105,32 @@ pub(super) const MUTANTS: &[Mutant] = &[
         to: "        if let Some(end) = self.hold.kept_until().filter(|_| false) {",
         test: ("conformance", "memory::hold_limits::min_hold_delays_a_drop"),
     },
+    Mutant {
+        name: "renewals that the events of a guard omit",
+        file: "crates/polylock-core/src/engine/keeper/state.rs",
+        from: "                    kept.hold.report(GuardEvent::Renewed { deadline, slack });\n",
+        to: "",
+        test: ("conformance", "memory::events::report_renewals_with_their_slack"),
+    },
+    Mutant {
+        name: "a loss without a warning in the events of a guard",
+        file: "crates/polylock-core/src/engine/keeper/state.rs",
+        from: "if left < self.lease / 3 && ",
+        to: "if left > self.lease && ",
+        test: ("conformance", "memory::events::warn_of_a_loss_before_it"),
+    },
+    Mutant {
+        name: "events of a guard that a slow reader keeps in memory",
+        file: "crates/polylock-core/src/engine/hold_events.rs",
+        from: "const KEPT: usize = 16;",
+        to: "const KEPT: usize = 1 << 16;",
+        test: ("conformance", "memory::events::are_bounded_for_a_slow_reader"),
+    },
+    Mutant {
+        name: "a queue that is read without a display",
+        file: "crates/polylock-core/src/progress.rs",
+        from: "            if let Some(interval) = self.state().interest {",
+        to: "            if let Some(interval) = self.state().interest.or(Some(None)) {",
+        test: ("conformance", "memory::wait::the_queue_is_read_for_a_display"),
+    },
 ];
