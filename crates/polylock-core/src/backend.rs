@@ -210,6 +210,12 @@ impl LockStatus {
         self
     }
 
+    /// Returns the position of the first waiter of `owner`, counted from 1 without the holders; `None` if `owner` does not wait.
+    #[must_use]
+    pub fn queue_position(&self, owner: &OwnerId) -> Option<usize> {
+        self.waiters.iter().position(|waiter| waiter.owner == *owner).map(|index| index + 1)
+    }
+
     /// Returns true if the lock has neither holders nor waiters.
     #[must_use]
     pub const fn is_free(&self) -> bool {

@@ -178,6 +178,10 @@ pub enum LostReason {
     /// The task that renews the lock has failed, for example because its [`Clock`](crate::Clock) panicked.
     #[error("the task that renews the lock has failed")]
     WatchdogFailed,
+    /// The hold has lasted for its [`max_hold`](crate::Lock::max_hold). No other request is granted the lock before this guard is released
+    /// or dropped, or its lease has expired.
+    #[error("the hold has lasted for its longest time, max_hold")]
+    MaxHold,
     /// This process has shut its locks down with [`Locks::shutdown`](crate::Locks::shutdown), which has released the lock.
     #[error("the locks of this program were shut down")]
     ShutDown,
@@ -185,7 +189,7 @@ pub enum LostReason {
 
 impl LostReason {
     /// Every value of [`kind`](Self::kind) that metrics count as a loss. A shutdown counts as a release.
-    pub const KINDS: [&'static str; 5] = ["deadline", "gone", "broken", "session", "watchdog"];
+    pub const KINDS: [&'static str; 6] = ["deadline", "gone", "broken", "session", "watchdog", "max_hold"];
 
     /// Returns the reason as one word: one of [`KINDS`](Self::KINDS), or `shutdown`.
     #[must_use]
@@ -196,6 +200,7 @@ impl LostReason {
             Self::Broken(_) => "broken",
             Self::SessionEnded => "session",
             Self::WatchdogFailed => "watchdog",
+            Self::MaxHold => "max_hold",
             Self::ShutDown => "shutdown",
         }
     }

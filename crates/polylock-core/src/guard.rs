@@ -14,7 +14,7 @@ use tracing::{Instrument, Span};
 
 use crate::{
     Error, FencingToken, LockName, LostReason, Mode, Moment, OwnerId, Result,
-    engine::{Ended, Hold, Phase, SharedHold},
+    engine::{Ended, GuardEvents, Hold, Phase, SharedHold},
 };
 
 /// The longest time that [`Guard::run`] waits for its release: enough for a reply, not for an outage.
@@ -131,6 +131,31 @@ impl Guard {
         })
     }
 
+    /// Returns the events of the hold from now on: renewals with their slack, a warning when the slack is low, and the loss.
+    ///
+    /// ```
+    /// use polylock_core::{GuardEvent, LostReason};
+    ///
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// # let locks = polylock_core::Locks::new(polylock_core::memory::connect());
+    /// let guard = locks.lock("nightly").acquire().await?;
+    /// let mut events = guard.events();
+    /// locks.break_lock("nightly").await?;
+    /// while let Some(event) = events.next().await {
+    ///     match event {
+    ///         GuardEvent::Renewed { slack, .. } => println!("renewed with {slack:?} left"),
+    ///         GuardEvent::SlackLow { left } => println!("the lock is lost in {left:?} without a renewal"),
+    ///         GuardEvent::Lost(reason) => assert!(matches!(reason, LostReason::Broken(_))),
+    ///         _ => {}
+    ///     }
+    /// }
+    /// # Ok::<(), polylock_core::Error>(()) }).unwrap();
+    /// ```
+    #[must_use]
+    pub fn events(&self) -> GuardEvents {
+        self.hold().events()
+    }
+
     /// Runs `work` under the lock, then releases the lock. Stops `work` if the lock is lost.
     ///
     /// The clock is read before every poll of `work`. Once the deadline has passed, or the lock is lost, `work` is dropped without
@@ -169,7 +194,8 @@ impl Guard {
 
     /// Releases the lock and waits until the store has confirmed the release.
     ///
-    /// Of several reentrant guards, the last one releases the lock; the others return at once.
+    /// Of several reentrant guards, the last one releases the lock; the others return at once. A [`min_hold`](crate::Lock::min_hold) delays
+    /// it.
     ///
     /// # Errors
     /// [`Error::Lost`] if the lock was lost before, even if only the reply to this release reports it; [`Error::Unavailable`] if

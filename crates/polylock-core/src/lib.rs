@@ -111,7 +111,7 @@ pub use capabilities::{
 pub use clock::{Clock, Moment, SystemClock};
 pub use config_error::ConfigError;
 pub use election::{Election, Leader, LeaderWatch, Leadership, Term};
-pub use engine::connect_within;
+pub use engine::{GuardEvent, GuardEvents, connect_within};
 pub use error::{Error, Fault, LostReason, NotAcquired, Operation, Result, Unavailable};
 pub use guard::Guard;
 pub use hold_alerts::HoldAlerts;

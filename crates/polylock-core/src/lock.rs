@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     ConfigError, Error, Guard, InvalidName, Label, LockName, Mode, Options, OwnerId, Progress, Request,
     Result,
-    engine::{self, Limits, StoreHandle},
+    engine::{self, HoldLimits, Limits, StoreHandle},
 };
 
 /// A lock to be acquired. [`Locks::lock`](crate::Locks::lock) creates it, its methods configure it, and [`acquire`](Self::acquire)
@@ -28,6 +28,7 @@ pub struct Lock {
     handle: Arc<StoreHandle>,
     name: Result<LockName, InvalidName>,
     options: Options,
+    hold: HoldLimits,
     mode: Mode,
     owner: OwnerId,
     reentrant: bool,
@@ -40,6 +41,7 @@ impl Lock {
         Self {
             name: LockName::new(name),
             options: handle.context.options,
+            hold: HoldLimits::default(),
             mode: Mode::Exclusive,
             owner: handle.context.owner.clone().unwrap_or_else(OwnerId::process),
             reentrant: false,
@@ -79,6 +81,40 @@ impl Lock {
     /// Sets the time for which the store may be unreachable, without interruption, before waiting fails.
     pub const fn outage(mut self, outage: Duration) -> Self {
         self.options.outage = outage;
+        self
+    }
+
+    /// Sets the longest time of the hold, which ends then with [`LostReason::MaxHold`](crate::LostReason::MaxHold): a holder that is stuck, and
+    /// still renewed by its process, does not keep the lock for ever.
+    ///
+    /// It counts from the grant. A lease that lasts until that time is not renewed any more, so the lease ends less than a TTL after the
+    /// hold. No other request is granted the lock before that, unless the guard is released or dropped earlier.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// # let locks = polylock_core::Locks::new(polylock_core::memory::connect());
+    /// let guard = locks.lock("nightly").max_hold(Duration::from_millis(50)).acquire().await?;
+    /// let stuck = guard.run(std::future::pending::<()>()).await.unwrap_err();
+    /// assert_eq!(stuck.lost(), Some(&polylock_core::LostReason::MaxHold));
+    /// # Ok::<(), polylock_core::Error>(()) }).unwrap();
+    /// ```
+    pub const fn max_hold(mut self, time: Duration) -> Self {
+        self.hold.max = Some(time);
+        self
+    }
+
+    /// Sets the shortest time for which the lock stays taken, counted from the grant: a release or a drop before that takes effect then.
+    ///
+    /// It is for work that must not be repeated too soon, such as a job that several machines start by their own clocks. A release does the
+    /// same as [`Guard::release_after`] with the rest of this time: if the lease can end in the store then, this process is not needed any
+    /// more when the release returns. Otherwise the library keeps the lock in the background, as long as the process lives.
+    /// [`Locks::shutdown`](crate::Locks::shutdown) leaves the lock to expire where the store can do that, and releases it otherwise.
+    ///
+    /// A hold that is lost is free when its lease has ended. An acquisition that enters an existing hold, as a [reentrant](Self::reentrant)
+    /// one may, changes no limit of that hold.
+    pub const fn min_hold(mut self, time: Duration) -> Self {
+        self.hold.min = time;
         self
     }
 
@@ -171,7 +207,8 @@ impl Lock {
         request.queues = queues;
         // Zero means no queueing; it can't be the time limit for the store's reply.
         let wait = self.options.wait.filter(|wait| !wait.is_zero());
-        let limits = Limits { wait, outage: self.options.outage };
+        self.hold.check()?;
+        let limits = Limits { wait, outage: self.options.outage, hold: self.hold };
         engine::acquire(self.handle, request, self.reentrant, limits, self.progress).await.map(Guard::new)
     }
 }

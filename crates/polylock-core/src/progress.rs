@@ -1,8 +1,13 @@
 //! The progress of an acquisition, for a display.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::{
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
+};
 
-use crate::{Moment, sync::lock};
+use tokio::sync::Notify;
+
+use crate::{Clock, LockStatus, Moment, sync::lock};
 
 /// The progress of an acquisition, or of opening a store. The caller passes it to [`Lock::progress`](crate::Lock::progress) and
 /// reads it meanwhile. With it, a store counts the requests ahead at each claim, if it can; reading it costs nothing. Clones share
@@ -24,12 +29,21 @@ use crate::{Moment, sync::lock};
 /// # Ok::<(), polylock_core::Error>(()) }).unwrap();
 /// ```
 #[derive(Debug, Clone, Default)]
-pub struct Progress(Arc<Mutex<State>>);
+pub struct Progress(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    requested: Notify,
+}
 
 #[derive(Debug, Default)]
 struct State {
     position: Option<u32>,
     outage: Option<Outage>,
+    /// The interval at which the queue is read; once if it is `Some(None)`, and not at all if it is `None`.
+    interest: Option<Option<Duration>>,
+    queue: Option<(LockStatus, Moment, Arc<dyn Clock>)>,
 }
 
 /// A store that is unavailable for the moment, while an operation on it is retried.
@@ -58,6 +72,61 @@ impl Progress {
         self.state().outage.clone()
     }
 
+    /// Makes the acquisition read the holders and waiters of the lock while it waits: now, and again after each `interval`; only now if
+    /// `interval` is `None`. Each read is an inspection, which costs the store about as much as a claim.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use polylock_core::{Progress, memory};
+    ///
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// # let locks = polylock_core::Locks::new(memory::connect());
+    /// let guard = locks.lock("orders/42").acquire().await?;
+    /// let progress = Progress::default();
+    /// progress.read_queue(Some(Duration::from_secs(3)));
+    /// let waiting = tokio::spawn(locks.lock("orders/42").progress(&progress).acquire());
+    /// let queue = loop {
+    ///     if let Some(queue) = progress.queue() {
+    ///         break queue;
+    ///     }
+    ///     tokio::task::yield_now().await;
+    /// };
+    /// assert_eq!(queue.holders[0].token, Some(guard.fencing_token()));
+    /// assert_eq!(queue.queue_position(guard.owner()), Some(1));
+    /// # waiting.abort();
+    /// # Ok::<(), polylock_core::Error>(()) }).unwrap();
+    /// ```
+    pub fn read_queue(&self, interval: Option<Duration>) {
+        self.state().interest = Some(interval);
+        self.0.requested.notify_waiters();
+    }
+
+    /// Returns the holders and waiters as they were [read](Self::read_queue) last, with the present ages of the holds; `None` before the
+    /// first read, and while the store can't be read.
+    #[must_use]
+    pub fn queue(&self) -> Option<LockStatus> {
+        let (mut status, at, clock) = self.state().queue.clone()?;
+        let since = clock.now().since(at);
+        status.holders.iter_mut().for_each(|holder| holder.age += since);
+        Some(status)
+    }
+
+    /// Waits until the caller requests the queue, and returns the interval of the reads.
+    pub(crate) async fn queue_interest(&self) -> Option<Duration> {
+        loop {
+            let mut requested = std::pin::pin!(self.0.requested.notified());
+            requested.as_mut().enable();
+            if let Some(interval) = self.state().interest {
+                return interval;
+            }
+            requested.await;
+        }
+    }
+
+    pub(crate) fn queue_read(&self, status: Option<LockStatus>, clock: &Arc<dyn Clock>) {
+        self.state().queue = status.map(|status| (status, clock.now(), clock.clone()));
+    }
+
     pub(crate) fn queued(&self, ahead: Option<u32>) {
         let mut state = self.state();
         state.outage = None;
@@ -73,6 +142,6 @@ impl Progress {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        lock(&self.0)
+        lock(&self.0.state)
     }
 }

@@ -163,7 +163,10 @@ planted! {
         "drop::inside_a_runtime" "drop::outside_any_runtime" "drop::in_a_panic"
         "drop::after_its_runtime_was_dropped" "drop::at_the_end_of_a_current_thread_runtime"
         "drop::at_the_end_of_a_multi_thread_runtime" "threads::release_at_their_end" "threads::acquire_without_a_runtime"
-        "shutdown::releases_all_holds" "shutdown::is_completed_after_a_drop" "idempotence::a_repeated_release_succeeds"
+        "shutdown::releases_all_holds" "shutdown::is_completed_after_a_drop"
+        "hold_limits::max_hold_ends_a_hold_that_is_renewed" "hold_limits::max_hold_ends_a_hold_before_its_lease"
+        "hold_limits::min_hold_does_not_delay_a_later_release" "events::end_with_the_guard"
+        "events::report_renewals_with_their_slack" "idempotence::a_repeated_release_succeeds"
         "lost::a_hung_renewal" "lost::a_frozen_store" "lost::run_drops_the_work" "lost::a_suspended_machine"
         "faults::overtaking_drops" "faults::slow_drops" "faults::overtaking_cancel" "faults::slow_cancel"
         "reentrancy::guards_are_counted" "reentrancy::a_weaker_mode_is_granted" "reentrancy::a_stronger_mode_is_refused"
@@ -200,10 +203,12 @@ planted! {
         "wait::a_wait_of_zero_tries_once" "idempotence::a_claim_that_does_not_queue_leaves_no_entry";
     never_expires: NeverExpires =>
         "ttl::an_abandoned_hold_expires_on_time" "fencing::tokens_grow_across_an_expiry" "inspect::shows_live_entries_only"
+        "hold_limits::max_hold_frees_the_lock_of_a_stuck_holder"
         "order::other_readers_do_not_extend_the_lease_of_a_dead_reader" "order::a_stopped_waiter_is_served_after_it_resumes"
         "inspect::shows_at_most_the_remaining_lease"
         "lost::before_the_next_grant" "lost::a_late_grant_is_discarded" "order::a_dead_waiter_is_skipped";
     expires_early: ExpiresEarly =>
+        "hold_limits::min_hold_delays_a_release" "hold_limits::min_hold_delays_a_drop"
         "ttl::an_abandoned_hold_expires_on_time" "lost::before_the_next_grant";
     exaggerates_leases: ExaggeratesLeases =>
         "renew::the_deadline_counts_from_the_send_time" "lost::before_the_next_grant";
@@ -214,7 +219,8 @@ planted! {
     shared_is_weak: SharedIsWeak => "modes::every_pair" "modes::every_triple_follows_the_queue_rule";
     forgets_labels: ForgetsLabels => "inspect::shows_the_holders";
     shows_waiters_reversed: ShowsWaitersReversed =>
-        "inspect::shows_the_waiters_in_order" "inspect::shows_a_shrinking_queue_in_order";
+        "inspect::shows_the_waiters_in_order" "inspect::shows_a_shrinking_queue_in_order"
+        "wait::the_queue_is_read_for_a_display";
     prefix_folds: PrefixFolds => "names::a_prefix_is_not_a_pattern";
     shuffles_outcomes: ShufflesOutcomes => "keep_alive::returns_an_outcome_for_each_request_of_a_batch";
     keeps_half_a_batch_alive: KeepsHalfABatchAlive => "keep_alive::extends_a_full_batch";
@@ -244,6 +250,9 @@ const ENGINE_ONLY: &[&str] = &[
     "renew::nothing_is_renewed_after_a_release",
     "names::invalid_names_are_refused_before_any_io",
     "release::is_retried_after_a_lost_reply",
+    "events::are_bounded_for_a_slow_reader",
+    "events::warn_of_a_loss_before_it",
+    "hold_limits::limits_are_checked_before_any_io",
     "shutdown::refuses_acquisitions_before_any_io",
     "shutdown::reports_a_release_that_fails",
     "reentrancy::a_try_never_waits",

@@ -72,11 +72,11 @@ pub use connect::{Locks, LocksBuilder};
 pub use fence_schema::FenceSchema;
 pub use polylock_core::{
     self as core, BreakLock, BreakNotice, Capabilities, Change, ChangeKind, Clock, ConfigError, Election,
-    Entry, Error, FailedRelease, Fault, Fencing, FencingToken, Guard, HoldLifetime, InvalidName, Label,
-    Leader, LeaderWatch, Leadership, Lock, LockName, LockStatus, LostReason, Mode, Modes, Moment, MultiGuard,
-    MultiLock, Namespaces, NotAcquired, Notifications, Operation, Options, Order, Outage, OwnerId, PastGrant,
-    Progress, Renewals, Result, Scope, ShutdownReport, Store, StoreConfig, SystemClock, Term, Unavailable,
-    UnknownMode, Watch, WatchEvent, WatchState, WatchedLock, duration, metrics,
+    Entry, Error, FailedRelease, Fault, Fencing, FencingToken, Guard, GuardEvent, GuardEvents, HoldLifetime,
+    InvalidName, Label, Leader, LeaderWatch, Leadership, Lock, LockName, LockStatus, LostReason, Mode, Modes,
+    Moment, MultiGuard, MultiLock, Namespaces, NotAcquired, Notifications, Operation, Options, Order, Outage,
+    OwnerId, PastGrant, Progress, Renewals, Result, Scope, ShutdownReport, Store, StoreConfig, SystemClock,
+    Term, Unavailable, UnknownMode, Watch, WatchEvent, WatchState, WatchedLock, duration, metrics,
     url::{Keys, StoreUrl},
 };
 pub use schemes::{read_url, register, schemes};

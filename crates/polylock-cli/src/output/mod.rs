@@ -26,7 +26,7 @@ pub(crate) use sink::Sink;
 pub(crate) use table::{
     lock_object, lock_text, milliseconds, notice_text, owner_and_label, rounded, seconds,
 };
-pub(crate) use waiting::{WaitDisplay, WaitState, position};
+pub(crate) use waiting::{WaitDisplay, WaitState};
 #[cfg(any(feature = "check", feature = "top"))]
 pub(crate) use warnings::capture as capture_warnings;
 pub(crate) use watch::WatchLine;

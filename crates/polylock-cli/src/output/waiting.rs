@@ -115,7 +115,7 @@ impl<'a> WaitState<'a> {
             ));
         } else if let Some((status, owner)) = self.status {
             parts.extend(holders(status));
-            if let Some(index) = position(status, owner) {
+            if let Some(index) = status.queue_position(owner) {
                 parts.push(format!("you are {} of {}", ordinal(index), status.waiters.len()));
             }
         }
@@ -138,11 +138,6 @@ fn holders(status: &LockStatus) -> Option<String> {
         seconds(holder.age),
         seconds(holder.expires_in)
     ))
-}
-
-/// Returns the queue position of `owner`, counted from one.
-pub(crate) fn position(status: &LockStatus, owner: &OwnerId) -> Option<usize> {
-    status.waiters.iter().position(|waiter| waiter.owner == *owner).map(|index| index + 1)
 }
 
 #[cfg(test)]

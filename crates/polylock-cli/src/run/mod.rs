@@ -278,7 +278,7 @@ impl Phases<'_> {
     ) -> Result<MultiGuard, EarlyEnd> {
         let (args, log) = (self.args, &mut *self.log);
         self.wait.started_at = SystemClock.now() - elapsed;
-        match wait::acquire(acquisition, locks, &self.wait, log, &mut self.signals).await {
+        match wait::acquire(acquisition, &self.wait, log, &mut self.signals).await {
             Err(WaitError::Failed(error @ Error::NotAcquired { .. })) => {
                 Err(EarlyEnd::Verdict(finish::not_acquired(args, locks, self.output, log, &error).await))
             }

@@ -1,17 +1,13 @@
 //! Waits for the store and for the lock, with a display, until a signal comes.
 
-use std::{
-    convert::Infallible,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{convert::Infallible, time::Duration};
 
 use polylock::{Clock, LockName, LockStatus, Locks, Moment, MultiGuard, OwnerId, Progress, SystemClock};
 use rustix::process::Signal;
 
 use super::status_log::StatusLog;
 use crate::{
-    output::{Output, WaitDisplay, WaitState, position},
+    output::{Output, WaitDisplay, WaitState},
     signals::Signals,
 };
 
@@ -58,7 +54,6 @@ pub(super) async fn connect(
 /// Waits for the locks.
 pub(super) async fn acquire(
     acquisition: impl Future<Output = polylock::Result<MultiGuard>>,
-    locks: &Locks,
     context: &WaitContext<'_>,
     log: &mut StatusLog,
     signals: &mut Signals,
@@ -69,7 +64,7 @@ pub(super) async fn acquire(
         biased;
         signal = signals.next_termination() => Err(WaitError::Interrupted(signal)),
         result = &mut acquisition => result.map_err(WaitError::Failed),
-        never = context.display_queue(locks, log) => match never {},
+        never = context.display_queue(log) => match never {},
     }
 }
 
@@ -98,7 +93,7 @@ impl WaitContext<'_> {
     }
 
     /// Displays and logs the queue, until it is dropped.
-    async fn display_queue(&self, locks: &Locks, log: &mut StatusLog) -> Infallible {
+    async fn display_queue(&self, log: &mut StatusLog) -> Infallible {
         let clock = SystemClock;
         let (main, owner) = (log.names.main().clone(), log.owner.clone());
         clock.sleep_until(clock.now() + REPORT_DELAY).await;
@@ -109,14 +104,15 @@ impl WaitContext<'_> {
             // The queries would load the store without being displayed.
             return std::future::pending().await;
         }
-        let mut names: Vec<LockName> = log.names.iter().cloned().collect();
-        names.sort();
-        let poller = StatusPoller::start(locks.clone(), names, owner.clone(), is_repeated);
+        self.progress.read_queue(is_repeated.then_some(QUERY_INTERVAL));
         // The first line should show the holder of the lock.
-        poller.first(clock.now() + REPORT_DELAY).await;
+        let limit = clock.now() + REPORT_DELAY;
+        while self.progress.queue().is_none() && clock.now() < limit {
+            clock.sleep_until(clock.now() + FRAME_INTERVAL / 4).await;
+        }
         let mut logged_position = None;
         loop {
-            let status = poller.latest();
+            let status = self.progress.queue();
             log_position(log, status.as_ref(), &owner, &mut logged_position);
             let outage = self.progress.outage();
             let name = status.as_ref().map_or(&main, |status| &status.name);
@@ -137,69 +133,9 @@ fn log_position(
     owner: &OwnerId,
     logged: &mut Option<(LockName, usize)>,
 ) {
-    let now = status.and_then(|status| Some((status.name.clone(), position(status, owner)?)));
+    let now = status.and_then(|status| Some((status.name.clone(), status.queue_position(owner)?)));
     if let Some((name, position)) = now.as_ref().filter(|_| now != *logged) {
         log.queued(name, *position);
         *logged = now;
-    }
-}
-
-/// Queries the lock that is awaited in a task of its own, so that a slow store does not stop the spinner.
-struct StatusPoller {
-    latest: Arc<Mutex<Option<(LockStatus, Moment)>>>,
-    task: tokio::task::JoinHandle<()>,
-}
-
-impl StatusPoller {
-    /// Starts one query, or periodic queries. The locks are acquired in the order of `names`.
-    fn start(locks: Locks, names: Vec<LockName>, owner: OwnerId, is_repeated: bool) -> Self {
-        let latest = Arc::new(Mutex::new(None));
-        let shared = latest.clone();
-        let task = tokio::spawn(async move {
-            loop {
-                // If the store can't be inspected, the display shows less.
-                let status = awaited(&locks, &names, &owner).await.map(|status| (status, SystemClock.now()));
-                *shared.lock().unwrap_or_else(PoisonError::into_inner) = status;
-                if !is_repeated {
-                    return;
-                }
-                SystemClock.sleep_until(SystemClock.now() + QUERY_INTERVAL).await;
-            }
-        });
-        Self { latest, task }
-    }
-
-    /// Returns the last status, with the current ages of the holds.
-    fn latest(&self) -> Option<LockStatus> {
-        let latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        latest.map(|(mut status, at)| {
-            let since = SystemClock.now().since(at);
-            status.holders.iter_mut().for_each(|holder| holder.age += since);
-            status
-        })
-    }
-
-    /// Waits until there is a status, at most until `limit`.
-    async fn first(&self, limit: Moment) {
-        while self.latest().is_none() && SystemClock.now() < limit {
-            SystemClock.sleep_until(SystemClock.now() + FRAME_INTERVAL / 4).await;
-        }
-    }
-}
-
-/// Returns the status of the first lock that `owner` does not hold.
-async fn awaited(locks: &Locks, names: &[LockName], owner: &OwnerId) -> Option<LockStatus> {
-    for name in names {
-        let status = locks.inspect(name).await.ok()?;
-        if !status.holders.iter().any(|holder| holder.owner == *owner) {
-            return Some(status);
-        }
-    }
-    None
-}
-
-impl Drop for StatusPoller {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }

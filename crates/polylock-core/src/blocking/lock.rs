@@ -40,6 +40,8 @@ options! {
     ttl(ttl: Duration);
     wait(wait: Duration);
     outage(outage: Duration);
+    max_hold(time: Duration);
+    min_hold(time: Duration);
     mode(mode: Mode);
     shared();
     label(label: impl AsRef<str>);

@@ -16,8 +16,10 @@ use super::{
     backoff::Backoff,
     context::{Running, StoreContext},
     gauges::Gauge,
+    hold_limits::HoldLimits,
     keeper::{Keeper, WaiterLease},
     local_queue::LocalPosition,
+    queue_reader::QueueReader,
     shared_hold::{Entered, SharedHold, Slot},
 };
 use crate::{
@@ -45,6 +47,8 @@ const LONGEST_DELAY: Duration = Duration::from_secs(1);
 pub(crate) struct Limits {
     pub(crate) wait: Option<Duration>,
     pub(crate) outage: Duration,
+    /// The limits of the hold that begins.
+    pub(crate) hold: HoldLimits,
 }
 
 /// The state of the claim that the caller has driven.
@@ -85,6 +89,8 @@ pub(super) struct Acquisition<'a> {
     pub(super) local: Option<LocalPosition>,
     pub(super) position: &'a AtomicU32,
     pub(super) progress: Option<&'a Progress>,
+    /// Reads the queue for `progress`, once the request waits.
+    pub(super) reader: Option<QueueReader>,
     pub(super) span: Option<span::Id>,
 }
 
@@ -286,6 +292,9 @@ impl<'a> Acquisition<'a> {
 
     fn begin_waiting(&mut self, ahead: Option<u32>) -> Arc<Waiting> {
         let (keeper, request, span) = (self.keeper, self.request, &self.span);
+        if let (None, Some(progress)) = (&self.waiting, self.progress) {
+            self.reader = QueueReader::start(self.context, &request.name, progress);
+        }
         let waiting = self.waiting.get_or_insert_with(|| {
             tracing::debug!(parent: span.clone(), lock.name = %request.name, ahead, "queued");
             Waiting::begin(keeper, request)

@@ -131,6 +131,7 @@ pub(super) async fn run(parts: Parts) {
         local,
         position: &position,
         progress: progress.as_ref(),
+        reader: None,
         span: span.clone(),
     };
     let mut entered = None;
@@ -148,7 +149,7 @@ pub(super) async fn run(parts: Parts) {
     let result = match outcome {
         Ok(Some(Acquired::Reentered(shared_hold))) => Ok(shared_hold),
         Ok(Some(Acquired::New { grant, sent })) => {
-            let shared_hold = SharedHold::begin(handle, request, slot, grant, sent);
+            let shared_hold = SharedHold::begin(handle, request, slot, grant, sent, limits.hold);
             if let Some(entered) = &mut entered {
                 **entered = Arc::downgrade(&shared_hold);
             }

@@ -6,6 +6,7 @@ use std::{
         Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use tokio::sync::Semaphore;
@@ -18,8 +19,8 @@ use super::{
     pending::Pending,
 };
 use crate::{
-    Clock, Error, Fault, KeepAlive, Label, LockName, Moment, Operation, Options, OwnerId, Release, Request,
-    Result, Store, Unavailable,
+    Clock, Error, Fault, HoldLifetime, KeepAlive, Label, LockName, Moment, Operation, Options, OwnerId,
+    Release, Request, Result, Store, Unavailable,
     backend::Backend,
     io::{self, Io, Started},
     metrics::{Measured, Metrics},
@@ -243,6 +244,16 @@ impl StoreContext {
         }
         let cause = format!("the store has returned outcomes for {} of {count} requests", outcomes.len());
         Err(io::failed(self.backend(), Operation::Renew, cause))
+    }
+
+    /// Returns the shortest and the longest time for which the store keeps a hold without this process.
+    pub(crate) fn parking_times(&self) -> (Duration, Duration) {
+        let can = self.store.backend.capabilities();
+        match can.hold_lifetime {
+            HoldLifetime::Lease => (*can.ttl.start(), *can.ttl.end()),
+            // Such a hold would end with this process.
+            HoldLifetime::Session => (Duration::MAX, Duration::ZERO),
+        }
     }
 
     /// Returns the error of an operation without a reply in time.

@@ -71,7 +71,15 @@ pub(super) async fn acquire_on_caller<E>(
         match outcome {
             Ok(ClaimOutcome::Granted(grant)) if deadline::of(sent, grant.lease) > context.now() => {
                 record_acquire(&context, &request, sent, "acquired");
-                return caller.complete(Ok(SharedHold::begin(parts.handle, request, None, grant, sent)));
+                let limits = parts.limits.hold;
+                return caller.complete(Ok(SharedHold::begin(
+                    parts.handle,
+                    request,
+                    None,
+                    grant,
+                    sent,
+                    limits,
+                )));
             }
             Ok(ClaimOutcome::Queued(position)) if !request.queues && !position.may_be_granted_late => {
                 record_acquire(&context, &request, sent, "busy");

@@ -6,12 +6,14 @@ use tracing::Span;
 
 use super::{
     context::StoreContext,
+    hold_events::{EventSender, GuardEvent, GuardEvents},
+    hold_limits::{HoldLimits, HoldTimes},
     pending::WorkGuard,
     phase::{Phase, PhaseCell},
 };
 use crate::{
     Error, FencingToken, Grant, KeepAlive, LockName, LostReason, Mode, Moment, Release, Request, Result,
-    deadline, metrics::Measured, observer,
+    metrics::Measured, observer,
 };
 
 /// One hold, shared by its guards and the keeper.
@@ -22,6 +24,8 @@ pub(crate) struct Hold {
     pub(crate) token: FencingToken,
     /// Shared with the futures that wait for changes, so that they do not keep the hold.
     phase: Arc<PhaseCell>,
+    times: HoldTimes,
+    events: EventSender,
     span: OnceLock<HoldSpan>,
 }
 
@@ -40,13 +44,22 @@ impl Drop for HoldSpan {
 
 impl Hold {
     /// Returns the hold of a grant with a claim that was sent at `sent`.
-    pub(crate) fn new(context: Arc<StoreContext>, request: Arc<Request>, grant: Grant, sent: Moment) -> Self {
-        let deadline = deadline::of(sent, grant.lease);
+    pub(crate) fn new(
+        context: Arc<StoreContext>,
+        request: Arc<Request>,
+        grant: Grant,
+        sent: Moment,
+        limits: HoldLimits,
+    ) -> Self {
+        let times = HoldTimes::new(limits, sent, context.now());
+        let deadline = times.deadline(sent, grant.lease);
         Self {
             context,
             request,
             token: grant.token,
             phase: Arc::new(PhaseCell::new(Phase::Held { deadline, received: false })),
+            times,
+            events: EventSender::default(),
             span: OnceLock::new(),
         }
     }
@@ -107,11 +120,46 @@ impl Hold {
             Phase::Left => Err(Ended::Left),
             Phase::Lost(reason) => Err(Ended::Lost(reason.clone())),
         })?;
-        if self.context.now() < deadline {
+        let now = self.context.now();
+        if now < deadline {
             return Ok(deadline);
         }
-        self.lose(LostReason::DeadlineReached);
-        Err(Ended::Lost(LostReason::DeadlineReached))
+        let reason = self.times.passed(now);
+        self.lose(reason.clone());
+        Err(Ended::Lost(reason))
+    }
+
+    /// Returns the events of the hold from now on.
+    pub(crate) fn events(&self) -> GuardEvents {
+        self.events.subscribe(&self.phase)
+    }
+
+    /// Reports an event to the readers of the hold's events.
+    pub(super) fn report(&self, event: GuardEvent) {
+        self.events.send(event);
+    }
+
+    /// Returns the limits of the hold.
+    pub(super) const fn times(&self) -> HoldTimes {
+        self.times
+    }
+
+    /// Returns the time until which the lock stays taken although its holder releases it; `None` if that is not later than now, or if the
+    /// hold has ended or was not received by its caller.
+    pub(crate) fn kept_until(&self) -> Option<Moment> {
+        let end = self.times.keep_until;
+        let is_kept = end != Moment::default()
+            && end > self.context.now()
+            && self.is_received()
+            && self.check().is_ok();
+        is_kept.then_some(end)
+    }
+
+    /// Returns the time at which the lease must end in the store after a shutdown, if the store can do that.
+    pub(super) fn parked_until(&self) -> Option<Moment> {
+        let (end, (shortest, longest)) = (self.times.keep_until, self.context.parking_times());
+        let left = end.since(self.context.now());
+        (!left.is_zero() && (shortest..=longest).contains(&left)).then_some(end)
     }
 
     /// Checks that a reentrant holder may enter in the mode `wanted`.
@@ -232,21 +280,22 @@ impl Hold {
         self.report_loss(&lost);
         if let LostReason::Broken(_) = lost {
             // The store excludes other requests until this release.
-            self.clone().release_broken(under_way).await;
+            self.clone().release_lost(under_way).await;
         }
         Ended::Lost(lost).into_result(self.name())
     }
 
-    /// Releases a hold that was broken cooperatively, in the background: the store excludes other requests until then. Has no
-    /// effect on any other hold.
-    pub(crate) async fn release_broken(self: Arc<Self>, under_way: WorkGuard) {
+    /// Releases a hold that was lost and is still kept, in the background: the store excludes other requests until then. Has no effect on
+    /// any other hold.
+    pub(crate) async fn release_lost(self: Arc<Self>, under_way: WorkGuard) {
         self.context.release_until(&self.request, self.context.now() + self.request.ttl, 0).await.ok();
         drop(under_way);
     }
 
-    /// Returns true if the hold was broken, so that the release by its holder lets other requests in.
-    pub(crate) fn is_broken(&self) -> bool {
-        self.phase.read(|phase| matches!(phase, Phase::Lost(LostReason::Broken(_))))
+    /// Returns true if the hold was lost and the store excludes other requests for the rest of the lease, so that the release by its
+    /// holder lets them in.
+    pub(crate) fn is_kept_after_loss(&self) -> bool {
+        self.phase.read(|phase| matches!(phase, Phase::Lost(LostReason::Broken(_) | LostReason::MaxHold)))
     }
 
     pub(super) fn report_loss(&self, reason: &LostReason) {

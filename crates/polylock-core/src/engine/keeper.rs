@@ -66,9 +66,10 @@ impl Keeper {
             receive_by: now + hold.request.queue_lease(),
             sent,
             lease,
-            renew_at: if is_broken { now } else { sent + lease / 3 },
+            renew_at: if is_broken { now } else { hold.times().renew_at(sent, lease) },
             timer: Moment::NEVER,
             in_flight: false,
+            warned: false,
             backoff: None,
         };
         // Before the hold gets a timer, which may be due at the same time as that of the waiter.
@@ -251,7 +252,7 @@ fn after_loss(context: &Arc<StoreContext>, kept: Kept) {
         Phase::Lost(reason) => hold.report_loss(&reason),
         _ => tracing::warn!(lock.name = %hold.name(), "acquisition not polled: its grant is passed on"),
     }
-    if hold.is_broken() {
+    if hold.is_kept_after_loss() {
         // The guard releases it when the holder has stopped.
         return;
     }

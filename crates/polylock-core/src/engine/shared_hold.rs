@@ -15,12 +15,13 @@ use super::{
     context::StoreContext,
     foreground::Foreground,
     hold::{Ended, Hold},
+    hold_limits::HoldLimits,
     keeper::Keeper,
     pending::{AT_EXIT, WorkGuard},
 };
 use crate::{
-    Backend, Error, Grant, HoldLifetime, Inspect, LockName, Moment, Operation, OwnerId, Request, Result, io,
-    process, sync::lock,
+    Backend, Error, Grant, Inspect, LockName, Moment, Operation, OwnerId, Request, Result, io, process,
+    sync::lock,
 };
 
 /// The handle of the users: the drop of the last `Locks`, `Lock` and `Guard` waits a moment for their releases.
@@ -88,9 +89,10 @@ impl SharedHold {
         slot: Option<Slot>,
         grant: Grant,
         sent: Moment,
+        limits: HoldLimits,
     ) -> Arc<Self> {
         let lease = grant.lease;
-        let hold = Arc::new(Hold::new(handle.context.clone(), request, grant, sent));
+        let hold = Arc::new(Hold::new(handle.context.clone(), request, grant, sent, limits));
         handle.keeper.hold(&hold, sent, lease);
         Arc::new(Self { hold, handle, _slot: slot, released: false })
     }
@@ -108,13 +110,31 @@ impl SharedHold {
 
     /// Ends the hold without a release: the lease expires.
     pub(crate) fn leave_to_expire(&self) -> Result<()> {
+        if self
+            .hold
+            .kept_until()
+            .is_some_and(|end| self.hold.deadline().is_some_and(|deadline| end > deadline))
+        {
+            // The lease would end too early: the drop keeps the lock.
+            return Ok(());
+        }
         self.leave().map(|_| ()).or_else(|ended| ended.into_result(self.hold.name()))?;
         self.hold.left_to_expire();
         Ok(())
     }
 
-    /// Releases the lock and waits until the store has confirmed it, or for `limit`: then the release continues in the background.
-    pub(crate) async fn release(mut self, limit: Option<Duration>) -> Result<()> {
+    /// Releases the lock and waits until the store has confirmed it, or for `limit`: then the release continues in the background. It is
+    /// delayed until the end of the shortest time of the hold.
+    pub(crate) async fn release(self, limit: Option<Duration>) -> Result<()> {
+        let Some(end) = self.hold.kept_until() else { return self.release_now(limit).await };
+        let (hold, foreground) = (self.hold.clone(), self.handle.foreground.clone());
+        // It continues if the caller drops it.
+        let releasing = wait_at_most(hold.clone(), limit, self.release_at(end).boxed());
+        let failed = |cause| Err(io::failed(hold.context.backend(), Operation::Release, cause));
+        foreground.begin(Operation::Release, releasing)?.await.unwrap_or_else(failed)
+    }
+
+    async fn release_now(mut self, limit: Option<Duration>) -> Result<()> {
         let hold = self.hold.clone();
         let context = hold.context.clone();
         let under_way = self.handle.context.pending.begin();
@@ -127,10 +147,10 @@ impl SharedHold {
                 }
                 releasing.until_released(0).boxed()
             }
-            Err(ended) if hold.is_broken() => {
+            Err(ended) if hold.is_kept_after_loss() => {
                 self.released = true;
                 let refused = ended.into_result(hold.name());
-                let released = hold.clone().release_broken(under_way).map(|()| refused);
+                let released = hold.clone().release_lost(under_way).map(|()| refused);
                 wait_at_most(hold.clone(), limit, released.boxed()).boxed()
             }
             Err(ended) => return ended.into_result(hold.name()),
@@ -140,27 +160,24 @@ impl SharedHold {
         releasing.await.unwrap_or_else(failed)
     }
 
-    /// Keeps the lock until `end`: by a lease that ends then, as soon as the store can give it, otherwise by renewals and a
-    /// release.
+    /// Keeps the lock until `end`, or until the end of its shortest time if that is later: by a lease that ends then, as soon as the
+    /// store can give it, otherwise by renewals and a release.
     pub(crate) async fn release_at(mut self, end: Moment) -> Result<()> {
         let hold = self.hold.clone();
-        let can = hold.context.store.backend.capabilities();
-        let (shortest, longest) = match can.hold_lifetime {
-            HoldLifetime::Lease => (*can.ttl.start(), *can.ttl.end()),
-            // Such a hold would end with this process.
-            HoldLifetime::Session => (Duration::MAX, Duration::ZERO),
-        };
+        // The end of the thread waits for it, and so does a shutdown.
+        let under_way = self.handle.context.pending.begin();
+        let end = hold.kept_until().map_or(end, |kept| end.max(kept));
+        let (shortest, longest) = hold.context.parking_times();
         let left = || end.since(hold.context.now());
         if left() > longest {
             self.keep_until(end - longest).await?;
         }
         if left() < shortest {
             self.keep_until(end).await?;
-            return self.release(None).await;
+            return self.release_now(None).await;
         }
         let until =
             self.leave().or_else(|ended| ended.into_result(hold.name()).map(|()| Moment::default()))?;
-        let under_way = self.handle.context.pending.begin();
         self.released = true;
         let parking =
             self.handle.foreground.begin(Operation::Renew, hold.clone().park(until, end, under_way))?;
@@ -254,19 +271,39 @@ impl Drop for SharedHold {
         if self.released {
             return;
         }
+        if let Some(end) = self.hold.kept_until() {
+            return self.keep_in_background(end);
+        }
         let releasing = match self.leave() {
             Ok(until) => {
                 let under_way = self.handle.context.pending.begin();
                 self.hold.clone().release(until, "drop", 0, under_way).map(drop).boxed()
             }
-            Err(_) if self.hold.is_broken() => {
-                self.hold.clone().release_broken(self.handle.context.pending.begin()).boxed()
+            Err(_) if self.hold.is_kept_after_loss() => {
+                self.hold.clone().release_lost(self.handle.context.pending.begin()).boxed()
             }
             // The hold was lost or released before.
             Err(_) => return,
         };
         // An error means that there is no thread, and so there is no hold either.
         self.hold.context.spawn(Operation::Release, releasing).ok();
+    }
+}
+
+impl SharedHold {
+    /// Keeps the lock until `end` after the drop of its guard, and releases it then.
+    fn keep_in_background(&mut self, end: Moment) {
+        let under_way = self.handle.context.pending.begin();
+        let (hold, handle) = (self.hold.clone(), self.handle.clone());
+        // Without the thread, the task is dropped, and nothing is released.
+        let mut kept = Self { hold, handle, _slot: self._slot.take(), released: true };
+        let keeping = async move {
+            kept.released = false;
+            // A failure has been logged; the lease expires in any case.
+            kept.release_at(end).await.ok();
+            drop(under_way);
+        };
+        self.hold.context.spawn(Operation::Release, keeping).ok();
     }
 }
 

@@ -61,7 +61,10 @@ async fn release_all(keeper: &Arc<Keeper>) -> Vec<(LockName, Result<()>)> {
         let under_way = keeper.context().pending.begin();
         let (name, backend) = (hold.name().clone(), keeper.context().backend());
         // Each is a task of its own, as those of dropped guards are.
-        let releasing = process::spawn(hold.release(until, "shutdown", 0, under_way));
+        let releasing = match hold.parked_until() {
+            Some(end) => process::spawn(hold.park(until, end, under_way)),
+            None => process::spawn(hold.release(until, "shutdown", 0, under_way)),
+        };
         async move {
             let failed = |error| Err(io::failed(backend, Operation::Release, io::join_error(error)));
             (name, releasing.await.unwrap_or_else(failed))

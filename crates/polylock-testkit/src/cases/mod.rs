@@ -5,9 +5,11 @@ mod breaking;
 mod cancel;
 mod drop;
 mod election;
+mod events;
 mod exclusion;
 mod faults;
 mod fencing;
+mod hold_limits;
 mod idempotence;
 mod inspect;
 mod keep_alive;
@@ -82,6 +84,7 @@ macro_rules! __cases {
                 a_short_outage_is_retried []
                 a_long_outage_ends_the_wait []
                 a_permanent_fault_ends_the_wait []
+                the_queue_is_read_for_a_display [Inspect Order]
             }
             renew {
                 a_short_lease_is_renewed_for_many_ttls []
@@ -184,6 +187,21 @@ macro_rules! __cases {
                 refuses_acquisitions_before_any_io []
                 is_completed_after_a_drop []
                 reports_a_release_that_fails []
+            }
+            hold_limits {
+                max_hold_ends_a_hold_that_is_renewed []
+                max_hold_ends_a_hold_before_its_lease []
+                max_hold_frees_the_lock_of_a_stuck_holder []
+                min_hold_delays_a_release []
+                min_hold_delays_a_drop []
+                min_hold_does_not_delay_a_later_release []
+                limits_are_checked_before_any_io []
+            }
+            events {
+                report_renewals_with_their_slack []
+                warn_of_a_loss_before_it []
+                are_bounded_for_a_slow_reader []
+                end_with_the_guard []
             }
             leaks {
                 nothing_after_cycles_over_distinct_names [Count]

@@ -2,7 +2,10 @@
 
 use std::{future::Future, pin::Pin, task::Poll, time::Duration};
 
-use polylock_core::{Clock, Error, Lock, NotAcquired, Operation, QueuePosition, Request, SystemClock};
+use polylock_core::{
+    Clock, Error, Lock, LockStatus, NotAcquired, Operation, OwnerId, Progress, QueuePosition, Request,
+    SystemClock,
+};
 
 use crate::{
     faults::{Call, Flaky, InjectedFault, Recording},
@@ -319,4 +322,51 @@ pub(super) async fn time_out(trial: &Trial, rounds: u64) {
     released(guard).await;
     trial.assert_empty(&["n"], "after waits that timed out").await;
     assert!(recording.ids().len() as u64 > rounds / 2, "the waits sent too few claims");
+}
+
+pub(super) async fn the_queue_is_read_for_a_display(trial: Trial) -> Outcome {
+    let (holder, other) = (trial.locks().await, trial.locks().await);
+    let (locks, recording) = trial.recorded().await;
+    let guard = acquired(holder.lock("n").label("the holder")).await;
+    let owners = [OwnerId::unique(), OwnerId::unique()];
+    let first = tokio::spawn(other.lock("n").owner(&owners[0]).acquire());
+    soon("the first waiter", async {
+        while trial.status("n").await.waiters.is_empty() {
+            pass(Duration::from_millis(2)).await;
+        }
+    })
+    .await;
+    let progress = Progress::default();
+    let second = tokio::spawn(locks.lock("n").owner(&owners[1]).progress(&progress).acquire());
+    soon("the second waiter", recording.queued(&lock_name("n"), 1)).await;
+    pass(Duration::from_millis(50)).await;
+    assert!(progress.queue().is_none(), "the queue was read without a display");
+    progress.read_queue(Some(Duration::from_millis(20)));
+    let queue = shown(&progress, |queue| queue.queue_position(&owners[1]).is_some()).await;
+    let holders: Vec<&str> = queue.holders.iter().map(|holder| holder.label.as_str()).collect();
+    assert_eq!(holders, ["the holder"]);
+    let positions = owners.each_ref().map(|owner| queue.queue_position(owner));
+    assert_eq!(positions, [Some(1), Some(2)], "the positions of the waiters in {queue:?}");
+    released(guard).await;
+    let queue = shown(&progress, |queue| queue.queue_position(&owners[1]) == Some(1)).await;
+    assert_eq!(queue.holders.first().map(|holder| &holder.owner), Some(&owners[0]));
+    for waiter in [first, second] {
+        let guard = join(waiter).await.unwrap_or_else(|error| panic!("acquire: {}", chain(&error)));
+        released(guard).await;
+    }
+    trial.assert_empty(&["n"], "after the waiters").await;
+    Ok(())
+}
+
+/// Waits until the progress shows a queue with this property.
+async fn shown(progress: &Progress, has: impl Fn(&LockStatus) -> bool) -> LockStatus {
+    soon("the queue in the progress", async {
+        loop {
+            match progress.queue().filter(&has) {
+                Some(queue) => return queue,
+                None => pass(Duration::from_millis(2)).await,
+            }
+        }
+    })
+    .await
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::state::{Kept, State};
-use crate::{Capabilities, LostReason, Moment, Request, RequestId};
+use crate::{Capabilities, Moment, Request, RequestId};
 
 /// The work that is due.
 #[derive(Debug, Default)]
@@ -110,7 +110,7 @@ fn take_soon(state: &mut State, now: Moment, window: Moment, soon: &mut Soon) {
 impl Kept {
     fn has_ended(&self, now: Moment) -> bool {
         if self.deadline() <= now {
-            self.hold.lose(LostReason::DeadlineReached);
+            self.hold.lose(self.hold.times().passed(now));
         }
         self.hold.is_lost() || (self.receive_by() <= now && self.hold.pass_on())
     }

@@ -8,8 +8,8 @@ use std::{
 
 use super::waiter_lease::WaiterLease;
 use crate::{
-    KeepAlive, LockName, LostReason, Moment, Request, RequestId, deadline,
-    engine::{backoff::Backoff, context::StoreContext, gauges::Gauge, hold::Hold},
+    KeepAlive, LockName, LostReason, Moment, Request, RequestId,
+    engine::{backoff::Backoff, context::StoreContext, gauges::Gauge, hold::Hold, hold_events::GuardEvent},
     metrics::Measured,
 };
 
@@ -54,6 +54,8 @@ pub(super) struct Kept {
     pub(super) timer: Moment,
     /// True while a keep-alive is in flight.
     pub(super) in_flight: bool,
+    /// True if the holder was warned of the end of this lease.
+    pub(super) warned: bool,
     /// The pauses after failed keep-alives.
     pub(super) backoff: Option<Backoff>,
 }
@@ -102,7 +104,7 @@ impl Waiter {
 impl Kept {
     /// Returns the end of the lease, by the holder's clock.
     pub(super) fn deadline(&self) -> Moment {
-        deadline::of(self.sent, self.lease)
+        self.hold.times().deadline(self.sent, self.lease)
     }
 
     /// Returns the time at which the hold is passed on, unless the caller has received the guard.
@@ -114,8 +116,12 @@ impl Kept {
         self.renew_at.min(self.deadline()).min(self.receive_by())
     }
 
-    /// Records that a keep-alive has been sent. Without a reply in time, another one is sent.
+    /// Records that a keep-alive has been sent. Without a reply in time, another one is sent, and the holder is warned.
     pub(super) fn sent(&mut self, now: Moment) {
+        let left = self.deadline().since(now);
+        if left < self.lease / 3 && !std::mem::replace(&mut self.warned, true) {
+            self.hold.report(GuardEvent::SlackLow { left });
+        }
         self.in_flight = true;
         self.renew_at = now + self.lease / 6;
     }
@@ -178,15 +184,18 @@ impl State {
                     // This is the reply to an earlier keep-alive, which was overtaken.
                     return None;
                 }
-                context.record(&request.name, Measured::RenewSlack(kept.deadline().since(now)));
-                let deadline = deadline::of(sent, lease);
+                let slack = kept.deadline().since(now);
+                context.record(&request.name, Measured::RenewSlack(slack));
+                let times = kept.hold.times();
+                let deadline = times.deadline(sent, lease);
                 if deadline > now && kept.hold.extend(deadline) {
-                    (kept.sent, kept.lease, kept.renew_at, kept.backoff) =
-                        (sent, lease, sent + lease / 3, None);
+                    (kept.sent, kept.lease, kept.renew_at) = (sent, lease, times.renew_at(sent, lease));
+                    (kept.warned, kept.backoff) = (false, None);
                     kept.set_timer(timers);
+                    kept.hold.report(GuardEvent::Renewed { deadline, slack });
                     return None;
                 }
-                LostReason::DeadlineReached
+                times.passed(now)
             }
             KeepAlive::Lost(reason) => {
                 context.record(&request.name, Measured::Renewal("lost"));

@@ -64,7 +64,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a broken hold released before its holder has stopped",
         file: "crates/polylock-core/src/engine/keeper.rs",
-        from: "    if hold.is_broken() {",
+        from: "    if hold.is_kept_after_loss() {",
         to: "    if false {",
         test: ("conformance", "memory::breaking::waits_for_the_holder"),
     },
