@@ -66,6 +66,30 @@ impl Locks {
         MultiLock::new(self.handle.clone(), self.lock(""), names.into_iter())
     }
 
+    /// Returns the lock of a node in a tree, to be acquired: of `db/orders/42`, for example, which is below `db/orders` and `db`.
+    ///
+    /// A hold of a node excludes holds of its ancestors and of everything below it, but not those of other branches. Readers of a node, its
+    /// ancestors and its descendants, with [`shared`](MultiLock::shared), hold at the same time.
+    ///
+    /// The node is locked in EX or PR, and its ancestors before it in the matching intention mode: CW for a writer, CR for a reader. So a plain [`lock`](Self::lock) of `db` excludes all holders in the tree `db`, too. The guard has a fencing token for
+    /// each of these names; that of the node orders the holders of the node, and not those of its ancestors. If one lock is lost, all are.
+    ///
+    /// It needs a store with all six [modes](crate::Modes::AllSix), except for a node without ancestors. This is the hierarchical locking of
+    /// Gray et al., *Granularity of Locks and Degrees of Consistency in a Shared Data Base* (1976), with the modes of the VMS lock manager.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// # let locks = polylock_core::Locks::new(polylock_core::memory::connect());
+    /// let order = locks.tree("db/orders/42").acquire().await?;
+    /// assert!(locks.tree("db/customers/7").try_acquire().await?.is_some());
+    /// assert!(locks.tree("db/orders").shared().try_acquire().await?.is_none());
+    /// order.release().await?;
+    /// # Ok::<(), polylock_core::Error>(()) }).unwrap();
+    /// ```
+    pub fn tree(&self, path: impl AsRef<str>) -> MultiLock {
+        MultiLock::of_path(self.handle.clone(), self.lock(""), path.as_ref())
+    }
+
     /// Returns the election `name`, in which one of all candidates leads at a time. See [`Election`]. An invalid name is an error of
     /// the campaign.
     pub fn election(&self, name: impl AsRef<str>) -> Election {

@@ -40,6 +40,18 @@ impl LockName {
         Ok(Self(name.into()))
     }
 
+    /// Returns the names of the nodes from the root to the node `path`, which a `/` separates.
+    pub(crate) fn nodes_to(path: &str) -> Result<Vec<Self>, InvalidName> {
+        let path = Self::new(path)?;
+        let text = path.as_str();
+        let ends: Vec<usize> = text.match_indices('/').map(|(at, _)| at).chain([text.len()]).collect();
+        let begins = [0].into_iter().chain(ends.iter().map(|end| end + 1));
+        if let Some((at, _)) = begins.zip(&ends).find(|(begin, end)| begin == *end) {
+            return Err(InvalidName::EmptyComponent { at });
+        }
+        Ok(ends.into_iter().map(|end| Self(text[..end].into())).collect())
+    }
+
     /// Returns the name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
@@ -96,6 +108,14 @@ pub enum InvalidName {
         /// The position of the first NUL byte.
         at: usize,
     },
+    /// The text is the path of a [tree](crate::Locks::tree) with an empty component: `/` at its begin or end, or `//`.
+    #[error(
+        "the path of a tree can't have an empty component (at byte {at}): use names with one / between them"
+    )]
+    EmptyComponent {
+        /// The position of the component.
+        at: usize,
+    },
 }
 
 #[cfg(test)]
@@ -109,6 +129,20 @@ mod tests {
         assert_eq!(LockName::new("é".repeat(128)), Err(InvalidName::TooLong { bytes: 256 }));
         assert_eq!(LockName::new(""), Err(InvalidName::Empty));
         assert_eq!(LockName::new("a\0b"), Err(InvalidName::Nul { at: 1 }));
+    }
+
+    #[test]
+    fn the_nodes_to_a_path_begin_at_the_root() {
+        let nodes = |path| {
+            let nodes = LockName::nodes_to(path)?;
+            Ok::<Vec<String>, InvalidName>(nodes.into_iter().map(|node| node.to_string()).collect())
+        };
+        assert_eq!(nodes("db"), Ok(vec!["db".to_owned()]));
+        assert_eq!(nodes("db/é/42"), Ok(["db", "db/é", "db/é/42"].map(str::to_owned).to_vec()));
+        for (path, at) in [("/db", 0), ("db/", 3), ("db//42", 3), ("/", 0)] {
+            assert_eq!(nodes(path), Err(InvalidName::EmptyComponent { at }), "{path}");
+        }
+        assert_eq!(nodes(""), Err(InvalidName::Empty));
     }
 
     #[test]

@@ -126,6 +126,8 @@ planted! {
         "lost::a_late_grant_is_discarded" "drop::after_its_runtime_was_dropped" "cancel::with_a_wait_in_flight"
         "cancel::at_every_poll_of_a_timed_acquire" "wait::a_timeout_is_precise"
         "many::tasks_lose_no_update" "many::overlapping_sets_exclude_each_other" "many::a_busy_lock_leaves_no_entry"
+        "tree::nodes_exclude_their_ancestors_and_descendants" "tree::a_lock_of_the_root_excludes_the_tree"
+        "tree::tasks_lose_no_update"
         "idempotence::a_renewal_never_grants_to_a_waiter" "reentrancy::guards_are_counted" "leaks::nothing_after_timeouts"
         "election::one_leader_at_a_time";
     folds_names: FoldsNames =>
@@ -249,6 +251,7 @@ const ENGINE_ONLY: &[&str] = &[
     "renew::a_renewal_before_the_first_poll_is_reported",
     "renew::nothing_is_renewed_after_a_release",
     "names::invalid_names_are_refused_before_any_io",
+    "tree::invalid_nodes_are_refused_before_any_io",
     "release::is_retried_after_a_lost_reply",
     "events::are_bounded_for_a_slow_reader",
     "events::warn_of_a_loss_before_it",

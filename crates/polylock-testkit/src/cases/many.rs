@@ -22,16 +22,16 @@ use crate::{
 
 const INSTANT: Duration = Duration::from_nanos(1);
 
-async fn all(locks: MultiLock) -> MultiGuard {
+pub(super) async fn all(locks: MultiLock) -> MultiGuard {
     soon("acquire", locks.acquire()).await.unwrap_or_else(|error| panic!("acquire: {}", chain(&error)))
 }
 
-async fn try_all(locks: MultiLock) -> Option<MultiGuard> {
+pub(super) async fn try_all(locks: MultiLock) -> Option<MultiGuard> {
     let outcome = soon("try_acquire", locks.try_acquire()).await;
     outcome.unwrap_or_else(|error| panic!("try_acquire: {}", chain(&error)))
 }
 
-async fn released_all(guard: MultiGuard) {
+pub(super) async fn released_all(guard: MultiGuard) {
     soon("release", guard.release()).await.unwrap_or_else(|error| panic!("release: {}", chain(&error)));
 }
 

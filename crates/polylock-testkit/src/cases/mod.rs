@@ -26,6 +26,7 @@ mod renew;
 mod secrets;
 mod shutdown;
 mod threads;
+mod tree;
 mod ttl;
 mod wait;
 
@@ -143,6 +144,12 @@ macro_rules! __cases {
                 an_acquire_that_is_not_polled_keeps_no_lock []
                 at_every_poll_of_a_free_acquire []
                 at_every_poll_of_a_waiting_acquire []
+            }
+            tree {
+                nodes_exclude_their_ancestors_and_descendants [Modes]
+                a_lock_of_the_root_excludes_the_tree [Modes]
+                tasks_lose_no_update [Modes]
+                invalid_nodes_are_refused_before_any_io []
             }
             names {
                 invalid_names_are_refused_before_any_io []
