@@ -108,7 +108,7 @@ pub(super) async fn invalid_nodes_are_refused_before_any_io(trial: Trial) -> Out
     for (path, at) in [("/db", 0), ("db/", 3), ("db//a", 3)] {
         match soon("acquire", locks.tree(path).acquire()).await {
             Err(Error::InvalidName(reason)) => {
-                assert_eq!(reason, InvalidName::EmptyComponent { at }, "{path}")
+                assert_eq!(reason, InvalidName::EmptyComponent { at }, "{path}");
             }
             other => panic!("expected InvalidName for {path:?}, got {other:?}"),
         }
