@@ -64,9 +64,9 @@ pub use polylock_core::{
     self as core, BreakLock, BreakNotice, Capabilities, Change, ChangeKind, Clock, ConfigError, Entry, Error,
     Fault, Fencing, FencingToken, Guard, HoldLifetime, InvalidName, Label, Lock, LockName, LockStatus,
     LostReason, Mode, Modes, Moment, MultiGuard, MultiLock, Namespaces, NotAcquired, Notifications,
-    Operation, Options, Order, Outage, OwnerId, PastGrant, Progress, Renewals, Result, Scope, Store,
-    StoreConfig, SystemClock, Unavailable, UnknownMode, Watch, WatchEvent, WatchState, WatchedLock, duration,
-    metrics,
+    Operation, Options, Order, Outage, OwnerId, PastGrant, Progress, Renewals, Result, Scope, Semaphore,
+    SemaphoreStatus, SlotGuard, SlotStatus, Store, StoreConfig, SystemClock, Unavailable, UnknownMode, Watch,
+    WatchEvent, WatchState, WatchedLock, duration, metrics,
     url::{Keys, StoreUrl},
 };
 pub use schemes::{read_url, register, schemes};

@@ -11,6 +11,7 @@ mod foreground;
 mod gauges;
 mod hold;
 mod keeper;
+mod known_semaphores;
 mod local_queue;
 mod pending;
 mod phase;

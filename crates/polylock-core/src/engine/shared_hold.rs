@@ -16,6 +16,7 @@ use super::{
     foreground::Foreground,
     hold::{Ended, Hold},
     keeper::Keeper,
+    known_semaphores::KnownSemaphores,
     pending::{AT_EXIT, WorkGuard},
 };
 use crate::{
@@ -31,6 +32,7 @@ pub(crate) struct StoreHandle {
     /// The operations that callers drive themselves.
     pub(crate) foreground: Arc<Foreground>,
     pub(crate) reentry: Reentry,
+    pub(crate) semaphores: KnownSemaphores,
 }
 
 impl Drop for StoreHandle {
@@ -47,7 +49,13 @@ impl StoreHandle {
             alerts.listen(move |name| listener.upgrade().map(|keeper| keeper.check(name)).is_some());
         }
         let foreground = Arc::new(Foreground::new(context.clone()));
-        Self { context, keeper, foreground, reentry: Reentry::default() }
+        Self {
+            context,
+            keeper,
+            foreground,
+            reentry: Reentry::default(),
+            semaphores: KnownSemaphores::default(),
+        }
     }
 
     /// Runs `call` on the store's interface for inspection.
