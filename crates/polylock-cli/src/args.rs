@@ -199,6 +199,11 @@ pub(crate) struct Run {
     /// that of the command line, so runs with several locks do not deadlock.
     #[arg(long, value_name = "NAME", action = ArgAction::Append, help_heading = HOLDING)]
     pub(crate) also: Vec<String>,
+    /// Take one of N slots instead of the whole lock: up to N runs at the same time, each with the number of its slot in POLYLOCK_SLOT
+    ///
+    /// All runs with this name must have the same N. The slots are independent of the lock with this name.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024), conflicts_with_all = ["also", "lock_mode", "reentrant"], help_heading = HOLDING)]
+    pub(crate) slots: Option<u32>,
     /// Purpose of the hold, shown by `polylock status` and to waiters [default: user and program name]
     #[arg(long, value_name = "TEXT", help_heading = HOLDING)]
     pub(crate) label: Option<String>,
@@ -441,6 +446,9 @@ mod tests {
             "-s -x x true",
             "-n -w 3 x true",
             "-c true x true",
+            "--slots 0 x true",
+            "--slots 4 -s x true",
+            "--slots 4 --also y x true",
             "x",
             "--lost-exit-code 0 x true",
             "--signal NO x true",

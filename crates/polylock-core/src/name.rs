@@ -79,6 +79,12 @@ impl LockName {
         Some((semaphore, slot.parse().ok()?))
     }
 
+    /// Returns true if this is the turnstile of a semaphore, for which its acquisitions wait.
+    #[must_use]
+    pub fn is_turnstile(&self) -> bool {
+        self.0.ends_with(PART)
+    }
+
     /// Returns the name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {

@@ -18,9 +18,12 @@ mod timeline;
 mod wait;
 mod warden;
 
-use std::{io, time::Duration};
+use std::{io, pin::Pin, time::Duration};
 
-use polylock::{Clock, Error, Label, Locks, Moment, MultiGuard, OwnerId, Progress, Scope, SystemClock};
+use polylock::{
+    Clock, Error, Label, Locks, Moment, MultiGuard, MultiLock, OwnerId, Progress, Scope, Semaphore,
+    SystemClock,
+};
 use rustix::process::Signal;
 
 pub(crate) use self::warden::main as helper;
@@ -106,6 +109,9 @@ async fn run_under_lock(
         Err(EarlyEnd::Failure(failure)) => Err(failure),
     }
 }
+
+/// The acquisition of the locks, or of a slot.
+type Acquisition<'a> = Pin<Box<dyn Future<Output = polylock::Result<MultiGuard>> + 'a>>;
 
 /// The end of a run before its command has run.
 enum EarlyEnd {
@@ -202,17 +208,22 @@ impl Phases<'_> {
     /// Acquires the locks. The time until the store was reached counts as a part of the wait; the time of --jitter does not.
     async fn acquire(&mut self, locks: &Locks, connect_time: Duration) -> Result<MultiGuard, EarlyEnd> {
         let (args, log) = (self.args, &mut *self.log);
-        let mut lock = locks
-            .lock_many(log.names.iter())
-            .mode(log.mode)
-            .owner(&log.owner)
-            .label(&log.label)
-            .progress(self.wait.progress);
-        if let Some(wait) = args.wait() {
-            lock = lock.wait(wait.saturating_sub(connect_time));
-        }
+        let wait = args.wait().map(|wait| wait.saturating_sub(connect_time));
+        let acquisition: Acquisition<'_> = match args.slots {
+            Some(slots) => {
+                let semaphore = locks.semaphore(log.names.main(), slots).owner(&log.owner).label(&log.label);
+                let semaphore = semaphore.progress(self.wait.progress);
+                let semaphore = wait.into_iter().fold(semaphore, Semaphore::wait);
+                Box::pin(async { semaphore.acquire().await.map(|slot| slot.into_guard().into()) })
+            }
+            None => {
+                let lock = locks.lock_many(log.names.iter()).mode(log.mode).owner(&log.owner);
+                let lock = lock.label(&log.label).progress(self.wait.progress);
+                Box::pin(wait.into_iter().fold(lock, MultiLock::wait).acquire())
+            }
+        };
         self.wait.started_at = SystemClock.now() - connect_time;
-        match wait::acquire(lock, locks, &self.wait, log, &mut self.signals).await {
+        match wait::acquire(acquisition, locks, &self.wait, log, &mut self.signals).await {
             Err(WaitError::Failed(error @ Error::NotAcquired { .. })) => {
                 Err(EarlyEnd::Verdict(finish::not_acquired(args, locks, self.output, log, &error).await))
             }
@@ -230,6 +241,9 @@ impl Phases<'_> {
     /// Runs the command under the locks, and releases them.
     async fn hold(&mut self, guard: MultiGuard, ttl: Duration, grace: Duration) -> Result<Verdict, Failure> {
         let (args, acquired_at) = (self.args, SystemClock.now());
+        if let Some(slot) = guard.names().next().filter(|name| name.slot().is_some()) {
+            self.log.names.hold_slot(slot.clone());
+        }
         self.log.write_hold(EventKind::Acquired, &guard);
         for (name, token) in guard.fencing_tokens() {
             self.output

@@ -6,9 +6,7 @@ use std::{
     time::Duration,
 };
 
-use polylock::{
-    Clock, LockName, LockStatus, Locks, Moment, MultiGuard, MultiLock, OwnerId, Progress, SystemClock,
-};
+use polylock::{Clock, LockName, LockStatus, Locks, Moment, MultiGuard, OwnerId, Progress, SystemClock};
 use rustix::process::Signal;
 
 use super::status_log::StatusLog;
@@ -59,14 +57,14 @@ pub(super) async fn connect(
 
 /// Waits for the locks.
 pub(super) async fn acquire(
-    lock: MultiLock,
+    acquisition: impl Future<Output = polylock::Result<MultiGuard>>,
     locks: &Locks,
     context: &WaitContext<'_>,
     log: &mut StatusLog,
     signals: &mut Signals,
 ) -> Result<MultiGuard, WaitError> {
     // Boxed, so that returning from this function drops it, which removes the request from the queue.
-    let mut acquisition = Box::pin(lock.acquire());
+    let mut acquisition = Box::pin(acquisition);
     tokio::select! {
         biased;
         signal = signals.next_termination() => Err(WaitError::Interrupted(signal)),
