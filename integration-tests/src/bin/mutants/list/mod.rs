@@ -10,6 +10,7 @@ mod mysql;
 mod postgres;
 mod redis;
 mod redlock;
+mod semaphore;
 mod sql;
 mod sqlite;
 mod transition;
@@ -22,6 +23,7 @@ pub(crate) fn mutants() -> impl Iterator<Item = &'static Mutant> {
     [
         core::MUTANTS,
         many::MUTANTS,
+        semaphore::MUTANTS,
         transition::MUTANTS,
         sql::MUTANTS,
         sqlite::MUTANTS,
