@@ -214,7 +214,7 @@ impl Phases<'_> {
                 let semaphore = locks.semaphore(log.names.main(), slots).owner(&log.owner).label(&log.label);
                 let semaphore = semaphore.progress(self.wait.progress);
                 let semaphore = wait.into_iter().fold(semaphore, Semaphore::wait);
-                Box::pin(async { semaphore.acquire().await.map(|slot| slot.into_guard().into()) })
+                Box::pin(async { semaphore.acquire().await.map(|slot| MultiGuard::from(slot.into_guard())) })
             }
             None => {
                 let lock = locks.lock_many(log.names.iter()).mode(log.mode).owner(&log.owner);
