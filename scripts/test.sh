@@ -5,8 +5,8 @@
 #   scripts/test.sh            everything that CI runs: all stores, and some of the planted bugs
 #   scripts/test.sh daily      the same with clusters and variants of the stores, each feature alone, all planted bugs, crates and
 #                              packages, licences, files for other tools, and a short safety record
-#   scripts/test.sh lint       one part of the daily run: format, lint, features, test, mutants, doc, package, packages, deny, schemas or
-#                              record
+#   scripts/test.sh lint       one part of the daily run: format, lint, features, test, elections, mutants, doc, package, packages, deny,
+#                              schemas or record
 #
 # A store's server that can't be started is a failure, not a skip.
 set -euo pipefail
@@ -14,6 +14,9 @@ cd "$(dirname "$0")/.."
 
 export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-auto}
 export POLYLOCK_TEST_REQUIRE=${POLYLOCK_TEST_REQUIRE:-all}
+
+# The number of planted bugs of the fast run.
+readonly SOME=2
 
 say() { printf '\n== %s (after %d min %d s)\n' "$*" $((SECONDS / 60)) $((SECONDS % 60)); }
 
@@ -184,7 +187,7 @@ idle() {
 
 # Runs parts of this script beside the tests, which mostly wait. They build into a directory of their own, because cargo locks it.
 beside() {
-    CARGO_TARGET_DIR=$target/beside idle "$target/beside.log" bash -ec 'for part in "$@"; do "$0" "$part"; done' "$PWD/scripts/test.sh" "$@"
+    BUILT=$target CARGO_TARGET_DIR=$target/beside idle "$target/beside.log" bash -ec 'for part in "$@"; do "$0" "$part"; done' "$PWD/scripts/test.sh" "$@"
     beside=$idle
 }
 
@@ -263,9 +266,15 @@ tests() {
 # Plants all known bugs, or only some: those in files of the last commit first, others by the day.
 mutants() {
     say "planted bugs"
-    cargo build --quiet --locked -p polylock-integration-tests --all-features --bin mutants
+    cargo build --quiet --locked --workspace --all-features --bin mutants
     # It builds each bug in a directory of its own, one after the other.
     CARGO_INCREMENTAL=1 "$target/debug/mutants" "$@"
+}
+
+# Builds the tests of the planted bugs of the fast run, as far as they have no bug.
+prepare() {
+    say "build for planted bugs"
+    CARGO_INCREMENTAL=1 "${BUILT:-$target}/debug/mutants" --prepare --some "$SOME"
 }
 
 doc() {
@@ -304,10 +313,16 @@ schemas() {
     check dependabot .github/dependabot.yml
 }
 
+# The leaders of an election are killed, stopped or cut off two hundred times.
+elections() {
+    say "elections"
+    POLYLOCK_TEST_ELECTIONS=200 cargo test --workspace --all-features --locked --test processes election::queues::redis
+}
+
 # Real processes on real servers under faults, of all stores: see docs/safety.md. The results are not added to that page.
 record() {
     say "safety record"
-    cargo build --quiet --locked -p polylock-integration-tests --all-features --bins
+    cargo build --quiet --locked --workspace --all-features --bins
     "$target/debug/chaos" short --record "$target/record.jsonl"
 }
 
@@ -315,25 +330,26 @@ at_exit=()
 trap 'for command in "${at_exit[@]}"; do eval "$command" || true; done' EXIT
 
 case "${1:-all}" in
-    format | lint | features | lanes | lane | doc | package | packages | deny | schemas) ;;
+    format | lint | features | lanes | lane | doc | prepare | package | packages | deny | schemas) ;;
     *) install_packages; put_servers ;;
 esac
 case "${1:-all}" in
     all)
         # Shorter loads.
-        export POLYLOCK_TEST_INCREMENTS=20 POLYLOCK_TEST_PAUSES=2
+        export POLYLOCK_TEST_INCREMENTS=20 POLYLOCK_TEST_PAUSES=2 POLYLOCK_TEST_ELECTIONS=3
         format
         if use_memory; then
-            build; beside lint doc; tests "$DAILY"; mutants --some 2; join
+            build; beside lint doc prepare; tests "$DAILY"; join; mutants --some "$SOME"
         else
-            lint; build; tests "$DAILY"; mutants --some 2; doc
+            lint; build; tests "$DAILY"; mutants --some "$SOME"; doc
         fi
         say "all passed" ;;
-    daily) format; lint; features; build; tests; mutants; doc; package; packages; deny; schemas; record; say "all passed" ;;
-    format | lint | features | mutants | doc | package | packages | deny | schemas | record) "$1" ;;
+    daily) format; lint; features; build; tests; elections; mutants; doc; package; packages; deny; schemas; record; say "all passed" ;;
+    format | lint | features | elections | mutants | doc | package | packages | deny | schemas | record) "$1" ;;
     test) build; tests ;;
-    # Called by `tests` and by `lanes`.
+    # Called by this script itself.
+    prepare) prepare ;;
     lanes) lanes ;;
     lane) lane "$2" ;;
-    *) echo "unknown part: $1 (daily, format, lint, features, test, mutants, doc, package, packages, deny, schemas, record)" >&2; exit 64 ;;
+    *) echo "unknown part: $1 (daily, format, lint, features, test, elections, mutants, doc, package, packages, deny, schemas, record)" >&2; exit 64 ;;
 esac

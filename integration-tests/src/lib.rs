@@ -9,6 +9,7 @@
 //!   cleaned up;
 //! - [`refusals`], [`trace`]: the errors of stores, and the tracing output;
 //! - [`clock`]: a clock that all processes share, and waits with a timeout;
+//! - [`election`](mod@election): the terms of candidates in other processes;
 //! - [`takeover`]: the time between the last sign of life of a command and the start of the next;
 //! - [`load`]: many tasks that use a few locks during faults;
 //! - [`history`]: waits, hand-overs and fairness in the recorded sections of workers;
@@ -22,6 +23,7 @@
 pub mod cargo;
 pub mod chaos;
 pub mod clock;
+pub mod election;
 pub mod history;
 pub mod load;
 pub mod migration;

@@ -84,6 +84,19 @@ impl Proxy {
         Self::start(([127, 0, 0, 1], port).into())
     }
 
+    /// Starts a proxy for the first server of this machine in `url`, and returns it with the URL through it; `None` if there is no server.
+    ///
+    /// # Panics
+    /// If there is no free port.
+    #[must_use]
+    pub fn in_front_of(url: &str) -> Option<(Self, String)> {
+        let server = &url[url.find("127.0.0.1:")?..];
+        let server = &server[..server.find(['/', '?', '&', ',']).unwrap_or(server.len())];
+        let proxy = Self::start(server.parse().ok()?);
+        let url = url.replacen(server, &proxy.address().to_string(), 1);
+        Some((proxy, url))
+    }
+
     /// Starts a proxy for a server that speaks HTTP/1.1 without TLS. A request passes when it is complete, so each has one [`RequestFault`] and
     /// is counted once. A body must have a `Content-Length`.
     ///
@@ -218,13 +231,15 @@ impl Proxy {
         count
     }
 
-    /// Refuses new connections, or accepts them again. It has taken effect when this returns.
+    /// Refuses new connections, or accepts them again. It has taken effect when this returns, or a call of another thread has replaced it.
     ///
     /// # Panics
     /// If the proxy does not follow.
     pub fn refuse(&self, refuses: bool) {
         self.switches.send_modify(|switches| switches.refuses = refuses);
-        let done = clock::within(TIMEOUT, || self.shared.is_listening.load(SeqCst) != refuses);
+        let is_replaced = || self.switches.borrow().refuses != refuses;
+        let done =
+            clock::within(TIMEOUT, || self.shared.is_listening.load(SeqCst) != refuses || is_replaced());
         assert!(done, "the proxy has not followed a switch within {TIMEOUT:?}");
     }
 

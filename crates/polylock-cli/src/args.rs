@@ -1,13 +1,17 @@
 //! The definition of the command line.
 
-use std::{ffi::OsString, net::SocketAddr, path::PathBuf, time::Duration};
+mod supervised;
+
+use std::{path::PathBuf, time::Duration};
 
 #[cfg(feature = "check")]
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use polylock::Mode;
 
-use crate::{exit, help, signals};
+pub(crate) use self::supervised::{Elect, Restart, Supervised, duration};
+use self::supervised::{HOLDING, STOPPING};
+use crate::{exit, help};
 
 /// Runs a command under a distributed lock, and stops it before another process can acquire the lock
 #[derive(Debug, Parser)]
@@ -89,6 +93,9 @@ pub(crate) enum Command {
     /// Run a command under a lock
     #[command(after_long_help = help::RUN)]
     Run(Box<Run>),
+    /// Keep a command running on exactly one machine: run it while this process leads an election
+    #[command(after_long_help = help::ELECT)]
+    Elect(Box<Elect>),
     /// Show the holders and the waiters of a lock
     #[command(after_long_help = help::STATUS)]
     Status {
@@ -180,9 +187,6 @@ pub(crate) struct Run {
     /// Hold the lock in one of the six modes NL, CR, CW, PR, PW, EX
     #[arg(long, value_name = "MODE", group = "lock_mode", help_heading = HOLDING)]
     pub(crate) mode: Option<Mode>,
-    /// Length of the lease: the time until the lock of a dead holder is free; renewed at every third of it [default: 30s]
-    #[arg(long, value_name = "DUR", value_parser = duration, help_heading = HOLDING)]
-    pub(crate) ttl: Option<Duration>,
     /// Keep the lock at least this long, even if the command ends sooner
     ///
     /// polylock does not wait until then: a last renewal sets the lease to the remaining time. It waits only if the lock belongs to a
@@ -204,9 +208,6 @@ pub(crate) struct Run {
     /// All runs with this name must have the same N. The slots are independent of the lock with this name.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024), conflicts_with_all = ["also", "lock_mode", "reentrant"], help_heading = HOLDING)]
     pub(crate) slots: Option<u32>,
-    /// Purpose of the hold, shown by `polylock status` and to waiters [default: user and program name]
-    #[arg(long, value_name = "TEXT", help_heading = HOLDING)]
-    pub(crate) label: Option<String>,
     /// Inside another `polylock run` of the same lock, run under its hold instead of failing
     #[arg(long, help_heading = HOLDING)]
     pub(crate) reentrant: bool,
@@ -214,40 +215,12 @@ pub(crate) struct Run {
     /// How to stop the command when the lock is lost
     #[arg(long, value_name = "ACTION", value_enum, default_value_t, help_heading = STOPPING)]
     pub(crate) on_lost: OnLost,
-    /// Time between the signal and SIGKILL, at most half of the TTL [default: a third of the TTL]
-    #[arg(long, value_name = "DUR", value_parser = duration, help_heading = STOPPING)]
-    pub(crate) grace: Option<Duration>,
-    /// Signal that requests the command to stop
-    #[arg(long, value_name = "SIG", value_parser = signals::parse, default_value = "TERM", help_heading = STOPPING)]
-    pub(crate) signal: rustix::process::Signal,
     /// Exit code if the lock was lost, from 1 to 255
     #[arg(long, value_name = "N", default_value_t = exit::LOST, value_parser = clap::value_parser!(u8).range(1..), help_heading = STOPPING)]
     pub(crate) lost_exit_code: u8,
 
-    /// Run the command in the terminal's foreground [default: if polylock itself runs there]
-    #[arg(long, help_heading = COMMAND)]
-    pub(crate) foreground: bool,
-    /// Keep the variable with the store's URL in the command's environment
-    #[arg(long, help_heading = COMMAND)]
-    pub(crate) keep_store_env: bool,
-    /// Write events as JSON lines to this open file descriptor
-    #[arg(long, value_name = "N", group = "status", help_heading = COMMAND)]
-    pub(crate) status_fd: Option<u32>,
-    /// Write events as JSON lines to this file, which is truncated first
-    #[arg(long, value_name = "PATH", group = "status", help_heading = COMMAND)]
-    pub(crate) status_file: Option<PathBuf>,
-    /// Serve the metrics of this run to Prometheus at http://ADDR/metrics, such as 127.0.0.1:9464, until the command has ended
-    #[arg(long, value_name = "ADDR", help_heading = COMMAND, hide = !cfg!(feature = "metrics"))]
-    pub(crate) metrics_listen: Option<SocketAddr>,
-    /// Run this command line with `sh -c`
-    #[arg(short = 'c', long = "command", value_name = "CMDLINE", action = ArgAction::Set, conflicts_with = "command", help_heading = COMMAND)]
-    pub(crate) command_line: Option<OsString>,
-
-    /// Name of the lock
-    pub(crate) name: String,
-    /// Command and its arguments, run without a shell; no `--` is needed before its flags
-    #[arg(value_name = "CMD", trailing_var_arg = true, required_unless_present = "command_line")]
-    pub(crate) command: Vec<OsString>,
+    #[command(flatten)]
+    pub(crate) common: Supervised,
 }
 
 #[derive(Debug, Args)]
@@ -358,9 +331,9 @@ fn bench_part() -> impl TypedValueParser<Value = polylock_bench::Part> {
 }
 
 const WAITING: &str = "Waiting";
-const HOLDING: &str = "Holding";
-const STOPPING: &str = "When the lock is lost";
-const COMMAND: &str = "The command";
+
+/// A wait without an end: longer than the clock counts.
+pub(crate) const FOREVER: Duration = Duration::from_secs(1000 * 365 * 24 * 3600);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(crate) enum OnLost {
@@ -374,6 +347,29 @@ pub(crate) enum OnLost {
 }
 
 impl Run {
+    /// Returns a run with these options, that holds the lock exclusively and waits for it and for the store without a limit.
+    pub(crate) const fn without_limits(common: Supervised) -> Self {
+        Self {
+            no_wait: false,
+            wait: Some(FOREVER),
+            outage: Some(FOREVER),
+            conflict_exit_code: exit::NOT_ACQUIRED,
+            skip_ok: false,
+            jitter: None,
+            shared: false,
+            exclusive: true,
+            mode: None,
+            min_hold: None,
+            max_hold: None,
+            also: Vec::new(),
+            slots: None,
+            reentrant: false,
+            on_lost: OnLost::Term,
+            lost_exit_code: exit::LOST,
+            common,
+        }
+    }
+
     /// Returns the mode of the flags.
     pub(crate) fn mode(&self) -> Mode {
         match self.mode {
@@ -387,10 +383,6 @@ impl Run {
     pub(crate) fn wait(&self) -> Option<Duration> {
         if self.no_wait { Some(Duration::ZERO) } else { self.wait }
     }
-}
-
-pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    polylock::duration::parse(text)
 }
 
 #[cfg(test)]
@@ -414,13 +406,13 @@ mod tests {
     #[test]
     fn the_flags_of_the_command_need_no_separator() {
         let parsed = run("-n orders ls -l -n --wait 3").unwrap();
-        assert_eq!(parsed.command, ["ls", "-l", "-n", "--wait", "3"]);
+        assert_eq!(parsed.common.command, ["ls", "-l", "-n", "--wait", "3"]);
         assert!(parsed.no_wait && parsed.wait.is_none());
-        assert_eq!(run("orders -n ls").unwrap().command, ["ls"]);
-        assert_eq!(run("orders -- -odd").unwrap().command, ["-odd"]);
+        assert_eq!(run("orders -n ls").unwrap().common.command, ["ls"]);
+        assert_eq!(run("orders -- -odd").unwrap().common.command, ["-odd"]);
         let parsed = run("orders --also stock --also invoices ls --also x").unwrap();
         assert_eq!(parsed.also, ["stock", "invoices"]);
-        assert_eq!(parsed.command, ["ls", "--also", "x"]);
+        assert_eq!(parsed.common.command, ["ls", "--also", "x"]);
     }
 
     #[test]
@@ -457,6 +449,6 @@ mod tests {
         ] {
             assert!(run(invalid).is_err(), "{invalid}");
         }
-        assert_eq!(run("x -c true").unwrap().command_line.unwrap(), "true");
+        assert_eq!(run("x -c true").unwrap().common.command_line.unwrap(), "true");
     }
 }

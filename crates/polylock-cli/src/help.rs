@@ -121,6 +121,50 @@ STATUS FILE, AND --output json
   \"also\":[{\"name\",\"fencing_token\"}]. With --slots, events from
   acquired on have \"slot\".";
 
+pub(crate) const ELECT: &str = "\
+Start the same command line on several machines. One of them runs CMD;
+the others wait, and cost the store no more than waiters. When the leader
+ends, dies or loses the store, the next one runs CMD. The CMD of a former
+leader has stopped before the next one starts, by the same means as with
+`polylock run`: see WHEN THE LOCK IS LOST in `polylock run --help`.
+
+A leader that has lost the lock stops CMD and campaigns again. polylock
+waits without a limit, also for a store that is unreachable. The election
+NAME is the lock NAME: `polylock status NAME` shows the leader, and
+`polylock break NAME` makes it step down behind the others.
+
+WHEN THE COMMAND EXITS BY ITSELF
+  --restart no          polylock releases the lock, and exits with the
+                        code of CMD. Let a supervisor (systemd, a
+                        container's restart policy) start it again. This
+                        is the default, as in `consul lock`
+  --restart on-failure  the same for code 0. Otherwise polylock releases
+                        the lock, and campaigns again after
+                        --restart-delay
+  --restart always      polylock campaigns again after every exit
+  The lock is released before a restart, so another machine runs CMD next
+  if one waits. A command that does not exist or can't be run ends
+  polylock in any case.
+
+SIGNALS
+  As with `polylock run`. After INT, QUIT or TERM, polylock ends with CMD,
+  whatever --restart says; after HUP, if CMD is ended by it.
+
+EXIT CODE
+  the command's exit code, or 128 + the signal that ended it; and
+  79   the lock was lost, and polylock could not campaign again: a process
+       of CMD can't be killed, or a signal has requested polylock to end
+  64, 69, 70, 73, 77, 78, 126, 127  as with `polylock run`
+  130, 143, …  a signal ended the wait
+
+The environment of CMD, the status file and --output json are those of
+`polylock run`. Each term has an event \"acquired\", with a greater
+fencing token than all terms before it on any machine.
+
+EXAMPLES
+  polylock elect -S postgres://locks@db/app scheduler ./scheduler
+  polylock elect --ttl 10s --restart always mail-queue ./worker mail";
+
 pub(crate) const STATUS: &str = "\
 OUTPUT
   --output jsonl prints one object per lock and line, --output json

@@ -36,24 +36,34 @@ impl Signals {
         .await
     }
 
-    /// Discards the signals that have arrived.
-    pub(crate) async fn discard_received(&mut self) {
+    /// Takes the signals that have arrived, and returns those that request polylock to end.
+    pub(crate) async fn take_received(&mut self) -> Vec<Signal> {
+        // The runtime reads the signals from the kernel when no task runs.
+        tokio::task::yield_now().await;
+        let mut received = Vec::new();
         tokio::select! {
             biased;
-            never = async { loop { self.next().await; } } => never,
+            never = async { loop { received.push(self.next().await); } } => never,
             () = std::future::ready(()) => {}
         }
+        received.retain(|signal| is_termination(*signal));
+        received
     }
 
     /// Waits for the next signal that requests polylock to end.
     pub(crate) async fn next_termination(&mut self) -> Signal {
         loop {
             let signal = self.next().await;
-            if [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM].contains(&signal) {
+            if is_termination(signal) {
                 return signal;
             }
         }
     }
+}
+
+/// Returns true for a signal that requests polylock to end.
+pub(crate) fn is_termination(signal: Signal) -> bool {
+    [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM].contains(&signal)
 }
 
 /// Returns a function that is true for the number of an ignored signal; always false if the system does not show it (`/proc`).

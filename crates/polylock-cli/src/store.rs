@@ -15,8 +15,7 @@ use std::{
 
 use etcetera::BaseStrategy;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use polylock::{LocksConfig, core::url::nearest};
-use serde::Deserialize;
+use polylock::{ConfigFile, LocksConfig, Settings, core::url::nearest};
 
 pub(crate) use self::origin::Origin;
 use self::{
@@ -87,18 +86,19 @@ pub(crate) fn find(global: &Global, output: &Output) -> Result<ChosenStore, Fail
             Origin::Variable(variable.clone()),
         )
     } else if let Some(profile) = &global.profile {
-        let (settings, file) = Settings::read(global)?;
-        let section = settings.profile(profile)?;
-        let origin = Origin::of_section(section.store.is_some(), file.as_deref(), Some(profile));
-        (section.into_store(file.as_deref(), Some(profile)), origin)
+        let (config, file) = read_config(global)?;
+        let settings = config.settings(Some(profile))?;
+        let origin = Origin::of_section(settings.store.is_some(), file.as_deref(), Some(profile));
+        (store_of(settings, file.as_deref(), Some(profile)), origin)
     } else if let Some(text) = variable(STORE_VARIABLE)? {
         (ChosenStore::new(&text, BTreeMap::new(), None), Origin::of_variable(STORE_VARIABLE, &text))
     } else if let Some(outer) = nested::outer_store(variable(outer_run::STORE)?)? {
         (ChosenStore::of_outer_run(outer, global), Origin::OuterRun)
     } else {
-        let (settings, file) = Settings::read(global)?;
-        let origin = Origin::of_section(settings.top.store.is_some(), file.as_deref(), None);
-        (settings.top.into_store(file.as_deref(), None), origin)
+        let (config, file) = read_config(global)?;
+        let settings = config.settings(None)?;
+        let origin = Origin::of_section(settings.store.is_some(), file.as_deref(), None);
+        (store_of(settings, file.as_deref(), None), origin)
     };
     let chosen = ChosenStore { origin, ..chosen? };
     if let Some(warning) = &chosen.warning {
@@ -187,133 +187,77 @@ impl ChosenStore {
             OuterStore::Named(text) => Self::new(&text, Default::default(), None),
             OuterStore::InConfig { file, profile } => {
                 let global = Global { config: Some(file), ..global.clone() };
-                let (settings, file) = Settings::read(&global)?;
-                let section = match &profile {
-                    Some(profile) => settings.profile(profile)?,
-                    None => settings.top,
-                };
-                section.into_store(file.as_deref(), profile.as_deref())
+                let (config, file) = read_config(&global)?;
+                store_of(config.settings(profile.as_deref())?, file.as_deref(), profile.as_deref())
             }
         }
     }
 }
 
-/// The config file: settings, and profiles that override some of them.
-#[derive(Debug, Default, Deserialize)]
-struct Settings {
-    #[serde(default)]
-    profiles: BTreeMap<String, Section>,
-    #[serde(flatten)]
-    top: Section,
-}
-
-#[derive(Debug, Default, Clone, Deserialize)]
-struct Section {
-    store: Option<String>,
-    #[serde(flatten)]
-    keys: BTreeMap<String, toml::Value>,
-}
-
-impl Settings {
-    /// Reads the config file, and returns the settings with its path, if there is one.
-    fn read(global: &Global) -> Result<(Self, Option<PathBuf>), Failure> {
-        let default = || Some(base_directories().ok()?.config_dir().join("polylock/config.toml"));
-        let Some(path) = global.config.clone().or_else(default) else { return Ok((Self::default(), None)) };
-        let text = match fs::read_to_string(&path) {
-            Ok(text) => text,
-            Err(error) if global.config.is_none() && error.kind() == std::io::ErrorKind::NotFound => {
-                return Ok((Self::default(), None));
-            }
-            Err(error) => {
-                return Err(Failure::new(
-                    CONFIG,
-                    format!(
-                        "config: {} can't be read: {error}; correct the path or its permissions",
-                        path.display()
-                    ),
-                ));
-            }
-        };
-        Ok((Self::parse(&text, &path)?, Some(path)))
-    }
-
-    /// Parses the `text` of the config file `path`.
-    fn parse(text: &str, path: &Path) -> Result<Self, Failure> {
-        toml::from_str(text).map_err(|error| {
-            // The full text of the error is omitted: it quotes the line, which may contain a password, and so may a value.
-            let line = error.span().map_or(1, |span| text[..span.start].lines().count().max(1));
-            let problem = error.message().split('"').next().unwrap_or_default().trim_end();
-            Failure::new(CONFIG, format!("config: {}, near line {line}: {problem}", path.display()))
-        })
-    }
-
-    /// Returns the settings, overridden by those of `profile`.
-    fn profile(self, profile: &str) -> Result<Section, Failure> {
-        let names = self.profiles.keys().cloned().collect::<Vec<_>>().join(", ");
-        let Some(section_of_profile) = self.profiles.get(profile) else {
-            let available = if names.is_empty() {
-                format!("add a section [profiles.{profile}]")
-            } else {
-                format!("available: {names}")
-            };
+/// Reads the config file, and returns it with its path, if there is one.
+fn read_config(global: &Global) -> Result<(ConfigFile, Option<PathBuf>), Failure> {
+    let default = || Some(base_directories().ok()?.config_dir().join("polylock/config.toml"));
+    let Some(path) = global.config.clone().or_else(default) else { return Ok((ConfigFile::default(), None)) };
+    let text = match fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if global.config.is_none() && error.kind() == std::io::ErrorKind::NotFound => {
+            return Ok((ConfigFile::default(), None));
+        }
+        Err(error) => {
             return Err(Failure::new(
                 CONFIG,
-                format!("profile: there is no {profile:?} in the config file; {available}"),
+                format!(
+                    "config: {} can't be read: {error}; correct the path or its permissions",
+                    path.display()
+                ),
             ));
-        };
-        let mut section = self.top;
-        section.store = section_of_profile.store.clone().or(section.store);
-        section.keys.extend(section_of_profile.keys.clone());
-        Ok(section)
-    }
+        }
+    };
+    Ok((parse_config(&text, &path)?, Some(path)))
 }
 
-impl Section {
-    /// Returns the store of this section, which is that of `profile` in `file`.
-    fn into_store(self, file: Option<&Path>, profile: Option<&str>) -> Result<ChosenStore, Failure> {
-        let keys = self.keys.into_iter().map(|(key, value)| {
-            let text = match value {
-                toml::Value::String(text) => text,
-                toml::Value::Integer(number) => number.to_string(),
-                toml::Value::Float(number) => number.to_string(),
-                toml::Value::Boolean(truth) => truth.to_string(),
-                _ => {
-                    return Err(Failure::new(
-                        CONFIG,
-                        format!("config: {key} must be a string, a number or a boolean"),
-                    ));
-                }
-            };
-            Ok((key, text))
-        });
-        let keys: BTreeMap<String, String> = keys.collect::<Result<_, _>>()?;
-        let key_error = |key: &str, problem: &str| {
-            let file = file.map_or_else(String::new, |file| format!("{}: ", file.display()));
-            Failure::new(CONFIG, format!("config: {file}{key}: {}", problem.replace("polylock.", "")))
-        };
-        if let (None, Some(key)) = (&self.store, keys.keys().find(|key| nearest(key, ["store"]).is_some())) {
-            return Err(key_error(key, "unknown key; did you mean store?"));
+/// Parses the `text` of the config file `path`.
+fn parse_config(text: &str, path: &Path) -> Result<ConfigFile, Failure> {
+    toml::from_str(text).map_err(|error| {
+        // The full text of the error is omitted: it quotes the line, which may contain a password, and so may a value.
+        let line = error.span().map_or(1, |span| text[..span.start].lines().count().max(1));
+        let problem = error.message().split('"').next().unwrap_or_default().trim_end();
+        Failure::new(CONFIG, format!("config: {}, near line {line}: {problem}", path.display()))
+    })
+}
+
+/// Returns the store of these settings, which are those of `profile` in `file`.
+fn store_of(
+    Settings { store, keys }: Settings,
+    file: Option<&Path>,
+    profile: Option<&str>,
+) -> Result<ChosenStore, Failure> {
+    let key_error = |key: &str, problem: &str| {
+        let file = file.map_or_else(String::new, |file| format!("{}: ", file.display()));
+        Failure::new(CONFIG, format!("config: {file}{key}: {}", problem.replace("polylock.", "")))
+    };
+    if let (None, Some(key)) = (&store, keys.keys().find(|key| nearest(key, ["store"]).is_some())) {
+        return Err(key_error(key, "unknown key; did you mean store?"));
+    }
+    match store {
+        Some(store) => {
+            let names: Vec<String> = keys.keys().cloned().collect();
+            let chosen = ChosenStore::new(
+                &store,
+                keys,
+                file.and_then(|file| nested::config_reference(file, profile)),
+            )?;
+            let Err(error) = chosen.config.clone().schema() else { return Ok(chosen) };
+            let key = error.key.strip_prefix("polylock.");
+            match key.filter(|key| names.iter().any(|name| name == key)) {
+                Some(key) => Err(key_error(key, &error.problem)),
+                None => Err(error.into()),
+            }
         }
-        match self.store {
-            Some(store) => {
-                let names: Vec<String> = keys.keys().cloned().collect();
-                let chosen = ChosenStore::new(
-                    &store,
-                    keys,
-                    file.and_then(|file| nested::config_reference(file, profile)),
-                )?;
-                let Err(error) = chosen.config.clone().schema() else { return Ok(chosen) };
-                let key = error.key.strip_prefix("polylock.");
-                match key.filter(|key| names.iter().any(|name| name == key)) {
-                    Some(key) => Err(key_error(key, &error.problem)),
-                    None => Err(error.into()),
-                }
-            }
-            None => {
-                let directory = state_directory()?;
-                let chosen = ChosenStore::new(&sqlite_url(&directory.join("locks.db"))?, keys, None)?;
-                Ok(ChosenStore { directory: Some(directory), ..chosen })
-            }
+        None => {
+            let directory = state_directory()?;
+            let chosen = ChosenStore::new(&sqlite_url(&directory.join("locks.db"))?, keys, None)?;
+            Ok(ChosenStore { directory: Some(directory), ..chosen })
         }
     }
 }
@@ -356,21 +300,6 @@ mod tests {
     use polylock::StoreUrl;
 
     use super::*;
-
-    fn settings(text: &str) -> Settings {
-        toml::from_str(text).unwrap()
-    }
-
-    #[test]
-    fn a_profile_overrides_its_own_keys_and_inherits_the_others() {
-        let text = "store = 'memory:'\nttl = '20s'\n[profiles.night]\nttl = 60\n[profiles.far]\nstore = 'memory:far'";
-        let night = settings(text).profile("night").unwrap().into_store(None, None).unwrap().config;
-        assert_eq!(night, LocksConfig::new("memory:").set("ttl", "60"));
-        let far = settings(text).profile("far").unwrap().into_store(None, None).unwrap().config;
-        assert_eq!(far, LocksConfig::new("memory:far").set("ttl", "20s"));
-        let error = settings(text).profile("nigth").unwrap_err().message;
-        assert!(error.contains("available: far, night"), "{error}");
-    }
 
     #[test]
     fn special_characters_of_a_path_are_encoded_in_the_url() {

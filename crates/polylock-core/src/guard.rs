@@ -52,6 +52,10 @@ impl Guard {
         self.hold().span()
     }
 
+    pub(crate) fn shared_hold(&self) -> &SharedHold {
+        &self.shared_hold
+    }
+
     /// Returns the name of the lock.
     #[must_use]
     pub fn name(&self) -> &LockName {

@@ -57,6 +57,7 @@ mod config_error;
 pub mod deadline;
 mod delays;
 pub mod duration;
+mod election;
 mod engine;
 mod error;
 pub mod failure;
@@ -108,6 +109,7 @@ pub use capabilities::{
 };
 pub use clock::{Clock, Moment, SystemClock};
 pub use config_error::ConfigError;
+pub use election::{Election, Leader, LeaderWatch, Leadership, Term};
 pub use engine::connect_within;
 pub use error::{Error, Fault, LostReason, NotAcquired, Operation, Result, Unavailable};
 pub use guard::Guard;

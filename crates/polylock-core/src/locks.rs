@@ -6,8 +6,8 @@ use std::{
 };
 
 use crate::{
-    BreakLock, Capabilities, Clock, Label, Lock, LockName, LockStatus, MultiLock, Operation, Options,
-    OwnerId, Result, Semaphore, SemaphoreStatus, Store, SystemClock, Watch,
+    BreakLock, Capabilities, Clock, Election, Label, Lock, LockName, LockStatus, MultiLock, Operation,
+    Options, OwnerId, Result, Semaphore, SemaphoreStatus, Store, SystemClock, Watch,
     engine::{Pending, StoreContext, StoreHandle},
     io,
     metrics::Metrics,
@@ -69,6 +69,12 @@ impl Locks {
     /// It is independent of the lock with the same name. All users of one semaphore must pass the same number. See [`Semaphore`].
     pub fn semaphore(&self, name: impl AsRef<str>, slots: u32) -> Semaphore {
         Semaphore::new(self.handle.clone(), self.lock(""), name.as_ref(), slots)
+    }
+
+    /// Returns the election `name`, in which one of all candidates leads at a time. See [`Election`]. An invalid name is an error of
+    /// the campaign.
+    pub fn election(&self, name: impl AsRef<str>) -> Election {
+        Election::new(self.handle.clone(), name.as_ref())
     }
 
     /// Returns the capabilities of the store.

@@ -129,7 +129,8 @@ planted! {
         "semaphore::admits_as_many_holders_as_slots" "semaphore::a_try_takes_any_free_slot"
         "semaphore::a_wait_that_times_out_leaves_no_entry" "semaphore::another_number_of_slots_is_an_error"
         "many::tasks_lose_no_update" "many::overlapping_sets_exclude_each_other" "many::a_busy_lock_leaves_no_entry"
-        "idempotence::a_renewal_never_grants_to_a_waiter" "reentrancy::guards_are_counted" "leaks::nothing_after_timeouts";
+        "idempotence::a_renewal_never_grants_to_a_waiter" "reentrancy::guards_are_counted" "leaks::nothing_after_timeouts"
+        "election::one_leader_at_a_time";
     folds_names: FoldsNames =>
         "names::similar_names_are_different_locks" "names::inspection_returns_names_byte_for_byte"
         "names::a_prefix_is_not_a_pattern";
@@ -178,7 +179,8 @@ planted! {
         "many::a_lock_that_is_lost_while_waiting_is_acquired_again" "many::at_every_poll_of_a_free_acquire"
         "many::an_acquire_that_is_not_polled_keeps_no_lock" "many::a_wait_is_for_all_locks_together"
         "many::a_failure_is_returned_after_the_releases" "semaphore::at_every_poll_of_a_free_acquire"
-        "semaphore::at_every_poll_of_a_waiting_acquire" "semaphore::first_come_first_served";
+        "semaphore::at_every_poll_of_a_waiting_acquire" "semaphore::first_come_first_served"
+        "election::a_resignation_gives_the_next_candidate_a_turn" "election::a_lost_term_is_followed_by_another_one";
     never_withdraws: NeverWithdraws =>
         "wait::a_grant_at_the_instant_of_the_timeout_is_not_lost"
         "wait::a_timed_out_request_has_left_the_queue"

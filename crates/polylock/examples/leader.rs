@@ -4,15 +4,16 @@
 //! cargo run -p polylock --example leader --features sqlite     # in two terminals; end the first one with Ctrl-C
 //! ```
 //!
-//! The leader does its work only while it holds the lock: the work is dropped when the lock is lost, before another process can lead.
-//! A leader that ends releases the lock, so the next process leads at once; after a crash it leads when the lease has expired.
+//! The leader does its work only while it holds the lock: the work is dropped when the lock is lost, before another process can lead, and the
+//! process campaigns again. A leader that ends releases the lock, so the next process leads at once; after a crash it leads when the lease has
+//! expired. Each process prints the leader that it sees.
 
 #[path = "shared/metrics.rs"]
 mod metrics;
 
 use std::time::Duration;
 
-use polylock::{FencingToken, Locks};
+use polylock::{LeaderWatch, Locks, Term};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
@@ -20,21 +21,13 @@ async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     metrics::listen(&mut arguments)?;
     let url = arguments.into_iter().next().unwrap_or_else(default_url);
     let locks = Locks::builder(&url).ttl(Duration::from_secs(10)).connect().await?;
-    let end = tokio::signal::ctrl_c();
-    tokio::pin!(end);
-    loop {
-        println!("waiting for the leadership");
-        let guard = tokio::select! {
-            guard = locks.lock("example/leader").acquire() => guard?,
-            _ = &mut end => break,
-        };
-        let token = guard.fencing_token();
-        let ended = tokio::select! {
-            outcome = guard.run(lead(token)) => outcome.expect_err("it leads until it loses the lock"),
-            // This drops the work and the guard, which releases the lock.
-            _ = &mut end => break,
-        };
-        println!("not the leader any more: {ended}");
+    let election = locks.election("example/leader").label("the example");
+    println!("waiting for the leadership");
+    tokio::select! {
+        () = observe(election.observe().await?) => {}
+        ended = election.run(lead) => ended?,
+        // This drops the work and the lock, or leaves the queue.
+        signal = tokio::signal::ctrl_c() => signal?,
     }
     println!("released");
     // Waits until the store has confirmed the release.
@@ -42,12 +35,23 @@ async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     Ok(())
 }
 
-/// The work of a leader. Everything that it writes carries the token, so that a resource can refuse a former leader.
-async fn lead(token: FencingToken) {
-    println!("leader with token {token}");
+/// The work of a leader, until it is dropped. Everything that it writes carries the token, so that a resource can refuse a former leader.
+async fn lead(term: Term) {
+    println!("leader with token {}", term.fencing_token());
     let mut ticks = tokio::time::interval(Duration::from_millis(100));
     loop {
         ticks.tick().await;
+    }
+}
+
+/// Prints the leader and its changes. The process need not campaign for that.
+async fn observe(mut watch: LeaderWatch) {
+    loop {
+        match watch.current().leader() {
+            Some(leader) => println!("{} leads", leader.owner),
+            None => println!("no known leader"),
+        }
+        watch.changed().await;
     }
 }
 

@@ -73,37 +73,46 @@ impl LocksConfig {
 
 impl fmt::Debug for LocksConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let store = StoreUrl::parse(&self.store).map(|url| url.to_string());
         f.debug_struct("LocksConfig")
-            .field("store", &store.unwrap_or_else(|_| "invalid URL".to_owned()))
+            .field("store", &without_secrets(&self.store))
             .field("keys", &self.keys.keys())
             .finish()
     }
 }
 
+/// Returns the URL of a store for display.
+pub(crate) fn without_secrets(store: &str) -> String {
+    StoreUrl::parse(store).map_or_else(|_| "invalid URL".to_owned(), |url| url.to_string())
+}
+
 /// Converts numbers and booleans to text: `ttl = 30` is equivalent to `ttl = "30"`.
 #[cfg(feature = "serde")]
-fn values<'de, D: serde::Deserializer<'de>>(from: D) -> Result<BTreeMap<String, String>, D::Error> {
+pub(crate) fn values<'de, D: serde::Deserializer<'de>>(
+    from: D,
+) -> Result<BTreeMap<String, String>, D::Error> {
     #[derive(serde::Deserialize)]
-    #[serde(untagged, expecting = "a string, a number or a boolean")]
+    #[serde(untagged)]
     enum Value {
         Text(String),
         Whole(i64),
         Fraction(f64),
         Boolean(bool),
+        Other(serde::de::IgnoredAny),
     }
 
     let table: BTreeMap<String, Value> = serde::Deserialize::deserialize(from)?;
-    Ok(table
-        .into_iter()
-        .map(|(key, value)| {
-            let value = match value {
-                Value::Text(text) => text,
-                Value::Whole(number) => number.to_string(),
-                Value::Fraction(number) => number.to_string(),
-                Value::Boolean(boolean) => boolean.to_string(),
-            };
-            (key, value)
-        })
-        .collect())
+    let texts = table.into_iter().map(|(key, value)| {
+        let value = match value {
+            Value::Text(text) => text,
+            Value::Whole(number) => number.to_string(),
+            Value::Fraction(number) => number.to_string(),
+            Value::Boolean(boolean) => boolean.to_string(),
+            Value::Other(_) => {
+                let problem = format!("{key} must be a string, a number or a boolean");
+                return Err(serde::de::Error::custom(problem));
+            }
+        };
+        Ok((key, value))
+    });
+    texts.collect()
 }

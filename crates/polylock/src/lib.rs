@@ -40,7 +40,7 @@
 //! | `sqlite`, `postgres`, `mysql`, `redis`, `zookeeper`, `azure` | the store of that name |
 //! | `tls` | encrypted connections to servers, with the system's root certificates or your own CA |
 //! | `sasl` | SASL (DIGEST-MD5) with ZooKeeper |
-//! | `serde` | [`LocksConfig`] can be deserialized |
+//! | `serde` | [`LocksConfig`] and `ConfigFile` can be deserialized |
 //! | `metrics` | measurements go to the `metrics` crate's global recorder: see [`metrics`] for their names |
 //!
 //! Every acquisition and every hold is a `tracing` span; losses are logged at ERROR, failed renewals and breaks at WARN, all other events
@@ -49,24 +49,29 @@
 //! Keys for every store, all with the prefix `polylock.`: `polylock.ttl`, `polylock.wait` and `polylock.outage` (see [`Options`]). An
 //! unknown key is an error with a suggestion, never ignored.
 //!
-//! [`LocksConfig`] is the equivalent table of a config file, with the feature `serde`.
+//! With the feature `serde`, [`LocksConfig`] is the equivalent table of a config file, and `ConfigFile` a file with profiles.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod config;
+#[cfg(feature = "serde")]
+mod config_file;
 mod connect;
 mod schemes;
 mod setup;
 mod transition;
 
 pub use config::LocksConfig;
+#[cfg(feature = "serde")]
+pub use config_file::{ConfigFile, Settings};
 pub use connect::{Locks, LocksBuilder};
 pub use polylock_core::{
-    self as core, BreakLock, BreakNotice, Capabilities, Change, ChangeKind, Clock, ConfigError, Entry, Error,
-    Fault, Fencing, FencingToken, Guard, HoldLifetime, InvalidName, Label, Lock, LockName, LockStatus,
-    LostReason, Mode, Modes, Moment, MultiGuard, MultiLock, Namespaces, NotAcquired, Notifications,
-    Operation, Options, Order, Outage, OwnerId, PastGrant, Progress, Renewals, Result, Scope, Semaphore,
-    SemaphoreStatus, SlotGuard, SlotStatus, Store, StoreConfig, SystemClock, Unavailable, UnknownMode, Watch,
-    WatchEvent, WatchState, WatchedLock, duration, metrics,
+    self as core, BreakLock, BreakNotice, Capabilities, Change, ChangeKind, Clock, ConfigError, Election,
+    Entry, Error, Fault, Fencing, FencingToken, Guard, HoldLifetime, InvalidName, Label, Leader, LeaderWatch,
+    Leadership, Lock, LockName, LockStatus, LostReason, Mode, Modes, Moment, MultiGuard, MultiLock,
+    Namespaces, NotAcquired, Notifications, Operation, Options, Order, Outage, OwnerId, PastGrant, Progress,
+    Renewals, Result, Scope, Semaphore, SemaphoreStatus, SlotGuard, SlotStatus, Store, StoreConfig,
+    SystemClock, Term, Unavailable, UnknownMode, Watch, WatchEvent, WatchState, WatchedLock, duration,
+    metrics,
     url::{Keys, StoreUrl},
 };
 pub use schemes::{read_url, register, schemes};

@@ -8,16 +8,20 @@ use std::{
 };
 
 use clap::{Parser, Subcommand};
-use polylock_integration_tests::chaos::{
-    configuration::{self, CONFIGURATIONS, Configuration},
-    observed::Found,
-    page,
-    peers::{self, PEERS, Peer},
-    plan::Kind,
-    planted::Bug,
-    record,
-    run::{Outcome, Run},
-    window,
+use polylock_integration_tests::{
+    chaos::{
+        configuration::{self, CONFIGURATIONS, Configuration},
+        long::{self, Next},
+        observed::Found,
+        page,
+        peers::{self, PEERS, Peer},
+        plan::Kind,
+        planted::Bug,
+        record,
+        run::{Outcome, Run},
+        window,
+    },
+    clock::now,
 };
 use polylock_testkit::Missing;
 
@@ -103,6 +107,15 @@ enum Command {
         #[arg(long)]
         record: Option<PathBuf>,
     },
+    /// Continue the long record: run the store that is farthest from its goal, again and again
+    Long {
+        /// Begin no run after this number of minutes
+        #[arg(long, default_value_t = 60)]
+        minutes: u64,
+        /// Run only this store; may be repeated
+        #[arg(long)]
+        store: Vec<String>,
+    },
     /// Write docs/safety.md from the records
     Page,
 }
@@ -145,6 +158,12 @@ async fn main() -> io::Result<ExitCode> {
         Some(Command::Planted { record }) => {
             let bugs = |it: &'static Configuration| Bug::of(it).map(move |bug| (it, Some(bug), LIMIT));
             series(all().filter(|it| it.is_promised()).flat_map(bugs), record.as_deref()).await
+        }
+        Some(Command::Long { minutes, store }) => {
+            long(Duration::from_secs(60 * minutes), |it| {
+                store.is_empty() || store.iter().any(|name| name == it.name)
+            })
+            .await
         }
         Some(Command::Page) => {
             fs::write(page::path(), page::current()?)?;
@@ -209,6 +228,28 @@ async fn series(
         all_succeed &= one(&run, record).await?;
     }
     Ok(if all_succeed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Continues the long record for this time, until the goals are met, or until a promise is broken.
+async fn long(time: Duration, is_chosen: impl Fn(&Configuration) -> bool) -> io::Result<ExitCode> {
+    let began = now();
+    while now().since(began) < time {
+        let records = record::read_all(&page::records())?;
+        let Some(Next { configuration, is_dense, share }) = long::next(&records, &is_chosen) else {
+            println!("all goals are met");
+            return Ok(ExitCode::SUCCESS);
+        };
+        println!("{}: {:.0} % of its goal", configuration.name, 100.0 * share);
+        let (seed, kinds) = (fastrand::u64(..1 << 32), configuration.faults.to_vec());
+        let (length, clients, peer, planted, worker) = (LIMIT, CLIENTS, None, None, worker()?);
+        let run = Run { configuration, seed, length, kinds, clients, is_dense, peer, planted, worker };
+        let is_expected = one(&run, Some(&page::records().join("long.jsonl"))).await?;
+        // A run without a promise may be lucky.
+        if configuration.is_promised() && !is_expected {
+            return Ok(ExitCode::FAILURE);
+        }
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Returns the program beside this one.

@@ -125,15 +125,18 @@ fn idle(observed: &Observed, disturbances: &Disturbances, configuration: &Config
     found
 }
 
-/// Returns the holds that were lost although no fault has concerned their process while they lasted.
+/// Returns the holds that were lost although no fault has concerned their process while they lasted, or while they were claimed: the lease
+/// counts from the claim, whose reply a fault may have delayed.
 fn losses<'o>(observed: &'o Observed, configuration: &'o Configuration) -> impl Iterator<Item = Found> + 'o {
     let mut by_process: HashMap<&str, Disturbances> = HashMap::new();
+    let lease = nanos(Duration::from_millis(configuration.leases.0));
     observed.sections.iter().filter_map(move |section| {
         let (span, process) = ((section.acquired, section.lost?), process_of(&section.client));
         let disturbances = by_process
             .entry(process)
             .or_insert_with(|| Disturbances::of_process(observed, configuration, process));
-        disturbances.are_absent(span).then(|| Found {
+        let claimed = section.invoked.max(section.acquired.saturating_sub(lease));
+        disturbances.are_absent((claimed, span.1)).then(|| Found {
             violation: Violation::new(span.1, "loss", format!("lost without a fault: {section}")),
             lock: Some(section.lock.clone()),
             span,
@@ -284,10 +287,12 @@ mod tests {
         let mut observed = Observed { sections: vec![lost], ..Observed::default() };
         assert_eq!(kinds(&observed), ["loss"]);
         let fault = |from, to| Applied { action: Action::KillServer(0), from, to };
-        observed.applied = vec![fault(S, 2 * S), fault(3 * S, 4 * S)];
-        assert_eq!(kinds(&observed), ["loss"], "these faults were before it, and after it");
+        observed.applied = vec![fault(0, S / 2), fault(3 * S, 4 * S)];
+        assert_eq!(kinds(&observed), ["loss"], "these faults were before its claim, and after it");
         observed.applied = vec![fault(S, 2 * S + 1)];
         assert_eq!(kinds(&observed), [""; 0]);
+        observed.applied = vec![fault(0, S)];
+        assert_eq!(kinds(&observed), [""; 0], "the claim was delayed");
         observed.applied = vec![Applied { action: Action::Crowd(0, 9), from: S, to: 4 * S }];
         assert_eq!(kinds(&observed), ["loss"], "a crowd is no fault");
         observed.applied[0].action = Action::Rush(0, 9);
@@ -296,6 +301,18 @@ mod tests {
         assert_eq!(kinds(&observed), ["loss"], "a fault of another process");
         observed.applied[0].action = Action::StopClient(0);
         assert_eq!(kinds(&observed), [""; 0]);
+    }
+
+    #[test]
+    fn an_election_after_a_fault_of_a_server_explains_a_loss() {
+        let mut lost = Section::new("n", "p0.0.3", Mode::Exclusive, 2 * S..3 * S).deadline(4 * S);
+        lost.lost = Some(4 * S);
+        lost.invoked = 2 * S - S / 4;
+        let fault = Applied { action: Action::StopServers { first: 0, count: 3 }, from: S, to: S + S / 2 };
+        let observed = Observed { sections: vec![lost], applied: vec![fault], ..Observed::default() };
+        assert_eq!(kinds(&observed), ["loss"]);
+        let found = check(&observed, &configuration::ZOOKEEPER, true);
+        assert!(found.is_empty(), "{found:?}");
     }
 
     #[test]

@@ -30,6 +30,8 @@ pub struct Configuration {
     pub large: Large,
     /// True if a server that is killed may restore holds that were released. They exist until their leases expire.
     pub restores: bool,
+    /// The time after a fault of a server in which the servers may elect a leader: requests wait for it.
+    pub election: Duration,
     /// The promises that it does not make, each with the reason. A run is expected to break one of them.
     pub unpromised: &'static [Promise],
     /// The reason, for the page.
@@ -70,6 +72,7 @@ const PROMISED: Configuration = Configuration {
     leases: (1500, 10_000),
     large: Large { crowd: 0, rush: 0 },
     restores: false,
+    election: Duration::ZERO,
     unpromised: &[],
     why: "",
 };
@@ -99,6 +102,7 @@ pub const ZOOKEEPER: Configuration = Configuration {
     target: "zookeeper_ensemble",
     keys: OUTAGE,
     leases: (4000, 4000),
+    election: Duration::from_secs(2),
     ..PROMISED
 };
 

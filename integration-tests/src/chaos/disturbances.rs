@@ -37,6 +37,10 @@ impl Disturbances {
             }
             // A lease may last longer by the step, after the clock is set back.
             Action::StepClock { .. } => (fault.from, fault.to.saturating_add(lease + nanos(LONGEST_STEP))),
+            Action::StopServers { .. }
+            | Action::KillServer(_)
+            | Action::RestoreServer(_)
+            | Action::FillDisk(_) => (fault.from, fault.to.saturating_add(nanos(configuration.election))),
             _ => (fault.from, fault.to),
         });
         Self::sorted(faults.chain(observed.stalls.values().flatten().copied()).collect())

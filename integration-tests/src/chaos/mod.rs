@@ -16,11 +16,13 @@
 //! | [`planted`](mod@planted) | bugs that are planted at run time |
 //! | [`peers`](mod@peers) | other lock libraries, in runs with the same faults |
 //! | [`record`](mod@record), [`page`](mod@page) | the result of a run as a line; `docs/safety.md` |
+//! | [`long`] | the goals of the long record, and the run that it needs most |
 
 pub mod check;
 pub mod client;
 pub mod configuration;
 mod disturbances;
+pub mod long;
 pub mod observed;
 pub mod page;
 pub mod peers;

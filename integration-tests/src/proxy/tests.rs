@@ -203,6 +203,18 @@ fn connections_are_cut_and_new_ones_work() {
 }
 
 #[test]
+fn a_switch_that_another_thread_replaces_is_not_waited_for() {
+    let (port, _received) = echo();
+    let proxy = Proxy::to(port);
+    thread::scope(|scope| {
+        let refusing = scope.spawn(|| (0..100).for_each(|_| proxy.refuse(true)));
+        while !refusing.is_finished() {
+            proxy.refuse(false);
+        }
+    });
+}
+
+#[test]
 fn refusing_affects_only_new_connections() {
     let (port, _heard) = echo();
     let proxy = Proxy::to(port);

@@ -18,7 +18,7 @@ const TTL: Duration = Duration::from_secs(2);
 const REPETITIONS: usize = 5;
 
 /// The time by which a busy machine may delay some of the repetitions.
-const BUSY: Duration = Duration::from_millis(1500);
+pub(crate) const BUSY: Duration = Duration::from_millis(1500);
 
 on_stores! {
     a_killed_holder_blocks_for_its_lease_at_most
@@ -32,7 +32,7 @@ on_queues! {
 }
 
 /// Returns the URL with a short lease, and that lease.
-fn with_short_lease(namespace: &Namespace) -> (String, Duration) {
+pub(crate) fn with_short_lease(namespace: &Namespace) -> (String, Duration) {
     let ttl = namespace.lease(TTL);
     (namespace.url_with("polylock.ttl", &format!("{}ms", ttl.as_millis())), ttl)
 }
@@ -49,7 +49,7 @@ fn holder(url: &str, name: &str) -> Process {
 }
 
 /// Fails unless these times are within `limit`. A busy machine may delay some of them, but not most.
-fn assert_within(limit: Duration, mut times: Vec<Duration>) {
+pub(crate) fn assert_within(limit: Duration, mut times: Vec<Duration>) {
     times.sort_unstable();
     assert!(times[times.len() / 2] < limit, "{times:?}, the limit is {limit:?}");
     assert!(times.iter().all(|took| *took < limit + BUSY), "{times:?}, the limit is {limit:?}");

@@ -67,11 +67,8 @@ impl Setup {
         let namespace = stores::namespace(store).await;
         let (key, value) = short_timeout(store, after);
         let url = namespace.url_with(key, value);
-        let at = url.find("127.0.0.1:").expect("a server of this machine");
-        let server = &url[at..];
-        let server = &server[..server.find(['/', '?', '&', ',']).unwrap_or(server.len())];
-        let proxy = Proxy::start(server.parse().unwrap());
-        let delayed = Locks::connect(&url.replacen(server, &proxy.address().to_string(), 1)).await.unwrap();
+        let (proxy, url_of_proxy) = Proxy::in_front_of(&url).expect("a server of this machine");
+        let delayed = Locks::connect(&url_of_proxy).await.unwrap();
         let direct = Locks::connect(namespace.url()).await.unwrap();
         // What a client creates once (connections, sessions, scripts) exists from here on.
         delayed.lock("first").acquire().await.unwrap().release().await.unwrap();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use polylock::{Clock, LockName, LockStatus, Outage, OwnerId, SystemClock};
+use polylock::{Clock, LockName, LockStatus, Moment, Outage, OwnerId, SystemClock};
 
 use super::{
     Output,
@@ -102,10 +102,15 @@ impl<'a> WaitState<'a> {
         let mut parts = Vec::new();
         if let Some(outage) = self.outage {
             let now = SystemClock.now();
+            // An election waits without a limit.
+            let end = if outage.until == Moment::NEVER {
+                String::new()
+            } else {
+                format!(", giving up in {}", seconds(outage.until.since(now)))
+            };
             parts.push(format!(
-                "store unreachable for {}, giving up in {} ({})",
+                "store unreachable for {}{end} ({})",
                 seconds(now.since(outage.since)),
-                seconds(outage.until.since(now)),
                 outage.error
             ));
         } else if let Some((status, owner)) = self.status {

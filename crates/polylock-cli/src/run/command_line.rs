@@ -3,7 +3,7 @@
 use std::{ffi::OsString, io, os::unix::process::CommandExt, process::Command};
 
 use crate::{
-    args::Run,
+    args::Supervised,
     exit::{CANT_RUN, Failure, NOT_FOUND},
 };
 
@@ -12,11 +12,11 @@ use crate::{
 pub(super) struct CommandLine(Vec<OsString>);
 
 impl CommandLine {
-    /// Returns the command line of the run.
-    pub(super) fn from_run(run: &Run) -> Self {
-        Self(match &run.command_line {
+    /// Returns the command line of a command under a lock.
+    pub(super) fn new(args: &Supervised) -> Self {
+        Self(match &args.command_line {
             Some(line) => vec!["/bin/sh".into(), "-c".into(), line.clone()],
-            None => run.command.clone(),
+            None => args.command.clone(),
         })
     }
 

@@ -24,11 +24,13 @@ pub(super) struct Verdict {
     pub(super) name: &'static str,
     pub(super) code: u8,
     pub(super) reason: Option<String>,
+    /// True if polylock ends with this run, also in an election: a signal has requested that, or a process of the command is still alive.
+    pub(super) is_final: bool,
 }
 
 impl Verdict {
     fn new(name: &'static str, code: u8) -> Self {
-        Self { name, code, reason: None }
+        Self { name, code, reason: None, is_final: false }
     }
 
     fn with_reason(mut self, reason: impl Into<String>) -> Self {
@@ -52,13 +54,16 @@ pub(super) async fn finish(
     min_left: Duration,
     signals: &mut Signals,
 ) -> Verdict {
-    let EndedCommand { status, cause, survivor } = ended;
+    let EndedCommand { status, cause, survivor, signals: received } = ended;
+    // A command may treat a hang-up as a request to read its settings again.
+    let is_ended_by = |signal: &Signal| *signal != Signal::HUP || status.signal() == Some(signal.as_raw());
+    let is_final = survivor.is_some() || received.iter().any(is_ended_by);
     let lost = |reason: String| {
         if let Some(code) = status.code() {
             output.detail(format!("the command exited with {code}"));
         }
         let reason = survivor.iter().fold(reason, |reason, survivor| format!("{reason}; {survivor}"));
-        Verdict::new("lost", run.lost_exit_code).with_reason(reason)
+        Verdict { is_final, ..Verdict::new("lost", run.lost_exit_code).with_reason(reason) }
     };
     if let Some(cause) = cause.as_ref().filter(|cause| cause.is_loss()) {
         let verdict = lost(match cause {
@@ -91,7 +96,7 @@ pub(super) async fn finish(
             let reason = survivor.iter().fold(reason, |reason, survivor| format!("{reason}; {survivor}"));
             Verdict::new("max_hold", MAX_HOLD).with_reason(reason)
         }
-        None => Verdict::new("command", code),
+        None => Verdict { is_final, ..Verdict::new("command", code) },
     }
 }
 
@@ -104,7 +109,7 @@ async fn release(
 ) -> Result<(), Error> {
     let name = log.names.to_string();
     // The terminal sends Ctrl-C both to the command and to polylock.
-    signals.discard_received().await;
+    signals.take_received().await;
     let outcome = tokio::select! {
         biased;
         outcome = tokio::time::timeout(RELEASE_TIMEOUT, guard.release()) => outcome.ok(),
@@ -132,7 +137,7 @@ async fn release_after(
 ) -> Result<(), Error> {
     let (name, end) = (log.names.to_string(), SystemClock.now() + delay);
     let left = || end.since(SystemClock.now());
-    signals.discard_received().await;
+    signals.take_received().await;
     let mut release = std::pin::pin!(guard.release_after(delay));
     let mut report_at = SystemClock.now() + REPORT_DELAY;
     loop {

@@ -1,4 +1,4 @@
-//! `polylock run`: a command under a lock.
+//! `polylock run` and `polylock elect`: a command under a lock.
 
 mod command_line;
 mod environment;
@@ -11,6 +11,7 @@ mod metrics;
 mod metrics;
 mod orphans;
 mod processes;
+mod restart;
 mod status_log;
 mod supervise;
 mod terminal;
@@ -21,8 +22,8 @@ mod warden;
 use std::{io, pin::Pin, time::Duration};
 
 use polylock::{
-    Clock, Error, Label, Locks, Moment, MultiGuard, MultiLock, OwnerId, Progress, Scope, Semaphore,
-    SystemClock,
+    Clock, Election, Error, Label, Locks, Moment, MultiGuard, MultiLock, OwnerId, Progress,
+    Result as LockResult, Scope, Semaphore, SystemClock,
 };
 use rustix::process::Signal;
 
@@ -34,6 +35,7 @@ use self::{
     finish::{RELEASE_TIMEOUT, Verdict},
     lock_names::LockNames,
     orphans::OrphanReaper,
+    restart::{Next, RestartRule},
     status_log::StatusLog,
     supervise::{EndedCommand, Reported, Supervision},
     timeline::Timeline,
@@ -41,7 +43,7 @@ use self::{
     warden::{StartError, Warden},
 };
 use crate::{
-    args::{Global, Run},
+    args::{Elect, FOREVER, Global, Run, Supervised},
     exit::{Failure, INTERNAL, USAGE},
     output::{EventKind, Output, Sink},
     signals::Signals,
@@ -51,14 +53,30 @@ use crate::{
 
 /// Runs a command under a lock. The exit code is the result.
 pub(crate) async fn run(global: &Global, args: &Run, output: &Output) -> Result<u8, Failure> {
-    let names = LockNames::new(&args.name, &args.also)?;
-    if let Some(label) = &args.label {
+    run_and_log(global, args, None, output).await
+}
+
+/// Runs a command while this process leads an election. The exit code is the result.
+pub(crate) async fn elect(global: &Global, args: Elect, output: &Output) -> Result<u8, Failure> {
+    let restarts = RestartRule::new(args.restart, args.restart_delay);
+    run_and_log(global, &Run::without_limits(args.common), Some(restarts), output).await
+}
+
+async fn run_and_log(
+    global: &Global,
+    args: &Run,
+    restarts: Option<RestartRule>,
+    output: &Output,
+) -> Result<u8, Failure> {
+    let common = &args.common;
+    let names = LockNames::new(&common.name, &args.also)?;
+    if let Some(label) = &common.label {
         Label::new(label)?;
     }
-    let sink = Sink::open(args.status_fd, args.status_file.clone(), output)?;
-    let label = args.label.clone().unwrap_or_else(|| default_label(args));
+    let sink = Sink::open(common.status_fd, common.status_file.clone(), output)?;
+    let label = common.label.clone().unwrap_or_else(|| default_label(common));
     let mut log = StatusLog::new(sink, names, args.mode(), OwnerId::unique(), label);
-    let verdict = run_under_lock(global, args, output, &mut log).await;
+    let verdict = run_under_lock(global, args, restarts, output, &mut log).await;
     let code = match verdict {
         Ok(verdict) => {
             log.verdict(verdict.name, Some(verdict.code), verdict.reason);
@@ -77,28 +95,30 @@ pub(crate) async fn run(global: &Global, args: &Run, output: &Output) -> Result<
 async fn run_under_lock(
     global: &Global,
     args: &Run,
+    restarts: Option<RestartRule>,
     output: &Output,
     log: &mut StatusLog,
 ) -> Result<Verdict, Failure> {
     let signals = Signals::listen().map_err(|error| internal_error("listen for signals", &error))?;
     let orphans = OrphanReaper::start().map_err(|error| internal_error("listen for signals", &error))?;
     let store = store::choose(global, output)?;
-    if let Some(address) = args.metrics_listen {
+    if let Some(address) = args.common.metrics_listen {
         metrics::serve(address)?;
     }
     let progress = Progress::default();
     let phases = Phases {
         args,
+        restarts,
         output,
         log,
-        hidden_variables: if args.keep_store_env { Vec::new() } else { store.variables.clone() },
+        hidden_variables: if args.common.keep_store_env { Vec::new() } else { store.variables.clone() },
         store: &store,
-        command: CommandLine::from_run(args),
+        command: CommandLine::new(&args.common),
         wait: WaitContext {
             output,
             store: &store.display_name,
             progress: &progress,
-            limit: args.wait(),
+            limit: args.wait().filter(|wait| *wait != FOREVER),
             started_at: SystemClock.now(),
         },
         signals,
@@ -111,7 +131,7 @@ async fn run_under_lock(
 }
 
 /// The acquisition of the locks, or of a slot.
-type Acquisition<'a> = Pin<Box<dyn Future<Output = polylock::Result<MultiGuard>> + 'a>>;
+type Acquisition<'a> = Pin<Box<dyn Future<Output = LockResult<MultiGuard>> + 'a>>;
 
 /// The end of a run before its command has run.
 enum EarlyEnd {
@@ -138,6 +158,8 @@ impl From<WaitError> for EarlyEnd {
 /// The phases of one run.
 struct Phases<'a> {
     args: &'a Run,
+    /// The rule of an election; `None` for a run.
+    restarts: Option<RestartRule>,
     output: &'a Output,
     log: &'a mut StatusLog,
     store: &'a ChosenStore,
@@ -156,20 +178,50 @@ impl Phases<'_> {
         let connect_time = SystemClock.now().since(self.wait.started_at);
         // The store may change the value of --ttl: with ZooKeeper this is the lease in a session of that timeout.
         let ttl = locks.options().ttl;
-        let grace = grace(self.args.grace, ttl)?;
+        let grace = grace(self.args.common.grace, ttl)?;
         self.run_in_outer_hold(&locks).await?;
         if let Some(jitter) = self.args.jitter {
             wait::pause(random_delay(jitter), &mut self.signals).await?;
         }
+        if let Some(restarts) = self.restarts {
+            return self.lead(&locks, restarts, connect_time, ttl, grace).await;
+        }
         let guard = self.acquire(&locks, connect_time).await?;
         Ok(self.hold(guard, ttl, grace).await?)
+    }
+
+    /// Campaigns and runs the command in each term, until the rule ends that.
+    async fn lead(
+        &mut self,
+        locks: &Locks,
+        restarts: RestartRule,
+        connect_time: Duration,
+        ttl: Duration,
+        grace: Duration,
+    ) -> Result<Verdict, EarlyEnd> {
+        let (name, owner, label) = (self.log.names.main(), &self.log.owner, &self.log.label);
+        let mut election: Election =
+            locks.election(name).owner(owner).label(label).progress(self.wait.progress);
+        let mut elapsed = connect_time;
+        loop {
+            let campaign = async { election.campaign().await.map(MultiGuard::from) };
+            let guard = self.wait_for(locks, elapsed, campaign).await?;
+            elapsed = Duration::ZERO;
+            match restarts.next(self.hold(guard, ttl, grace).await)? {
+                Next::End(verdict) => return Ok(verdict),
+                Next::Campaign { after, reason } => {
+                    self.output.note(format!("{reason}; waiting to lead {} again", self.log.names));
+                    wait::pause(after, &mut self.signals).await?;
+                }
+            }
+        }
     }
 
     /// Opens the store.
     async fn connect(&mut self) -> Result<Locks, EarlyEnd> {
         let args = self.args;
         let mut builder = Locks::builder_from_config(self.store.config.clone()).progress(self.wait.progress);
-        if let Some(ttl) = args.ttl {
+        if let Some(ttl) = args.common.ttl {
             builder = builder.ttl(ttl);
         }
         if let Some(outage) = args.outage {
@@ -207,7 +259,7 @@ impl Phases<'_> {
 
     /// Acquires the locks. The time until the store was reached counts as a part of the wait; the time of --jitter does not.
     async fn acquire(&mut self, locks: &Locks, connect_time: Duration) -> Result<MultiGuard, EarlyEnd> {
-        let (args, log) = (self.args, &mut *self.log);
+        let (args, log) = (self.args, &*self.log);
         let wait = args.wait().map(|wait| wait.saturating_sub(connect_time));
         let acquisition: Acquisition<'_> = match args.slots {
             Some(slots) => {
@@ -222,7 +274,18 @@ impl Phases<'_> {
                 Box::pin(wait.into_iter().fold(lock, MultiLock::wait).acquire())
             }
         };
-        self.wait.started_at = SystemClock.now() - connect_time;
+        self.wait_for(locks, connect_time, acquisition).await
+    }
+
+    /// Waits for an acquisition. The wait has begun before, by the time `elapsed`.
+    async fn wait_for(
+        &mut self,
+        locks: &Locks,
+        elapsed: Duration,
+        acquisition: impl Future<Output = LockResult<MultiGuard>>,
+    ) -> Result<MultiGuard, EarlyEnd> {
+        let (args, log) = (self.args, &mut *self.log);
+        self.wait.started_at = SystemClock.now() - elapsed;
         match wait::acquire(acquisition, locks, &self.wait, log, &mut self.signals).await {
             Err(WaitError::Failed(error @ Error::NotAcquired { .. })) => {
                 Err(EarlyEnd::Verdict(finish::not_acquired(args, locks, self.output, log, &error).await))
@@ -251,7 +314,7 @@ impl Phases<'_> {
         }
         let hold_until = args.max_hold.map_or(Moment::NEVER, |hold| acquired_at + hold);
         let timeline = Timeline::new(args.on_lost, ttl, grace, hold_until);
-        let ended = match self.run_command(&guard, ttl, timeline).await {
+        let mut ended = match self.run_command(&guard, ttl, timeline).await {
             Ok(ended) => ended,
             Err(failure) => {
                 // The command does not run. If this release fails, the lease expires.
@@ -259,6 +322,10 @@ impl Phases<'_> {
                 return Err(failure);
             }
         };
+        if self.restarts.is_some() {
+            // The release discards them.
+            ended.signals.extend(self.signals.take_received().await);
+        }
         let min_left =
             args.min_hold.map_or(Duration::ZERO, |hold| (acquired_at + hold).since(SystemClock.now()));
         Ok(finish::finish(args, self.output, self.log, guard, ended, min_left, &mut self.signals).await)
@@ -271,18 +338,19 @@ impl Phases<'_> {
         ttl: Duration,
         timeline: Timeline,
     ) -> Result<EndedCommand, Failure> {
-        let foreground = self.args.foreground || terminal::is_in_foreground();
+        let foreground = self.args.common.foreground || terminal::is_in_foreground();
         let mut warden =
             self.start_warden(guard, ttl, timeline.kill_at(guard.deadline()), foreground).await?;
         let mut supervision = Supervision {
             guard,
             warden: &mut warden,
             timeline,
-            signal: self.args.signal,
+            signal: self.args.common.signal,
             from_terminal: if foreground { &[Signal::INT, Signal::QUIT] } else { &[] },
             output: self.output,
             log: self.log,
             reported: Reported::default(),
+            received: Vec::new(),
         };
         let ended = supervision.run(&mut self.signals).await;
         if ended.is_err() {
@@ -329,7 +397,7 @@ impl Phases<'_> {
 
 /// Ends the program without waiting for the store: the entries of this process expire there.
 fn exit_at_once(log: &mut StatusLog, output: &Output, signal: Signal) -> ! {
-    let Verdict { name, code, reason } = Verdict::interrupted(signal);
+    let Verdict { name, code, reason, .. } = Verdict::interrupted(signal);
     log.verdict(name, Some(code), reason);
     log.finish();
     output.finish();
@@ -338,10 +406,10 @@ fn exit_at_once(log: &mut StatusLog, output: &Output, signal: Signal) -> ! {
 }
 
 /// Returns the default label: the user and the program. The arguments are omitted, since they may contain secrets.
-fn default_label(run: &Run) -> String {
-    let program = match &run.command_line {
+fn default_label(args: &Supervised) -> String {
+    let program = match &args.command_line {
         Some(line) => line.to_string_lossy().split_whitespace().next().unwrap_or_default().to_owned(),
-        None => run.command.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default(),
+        None => args.command.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default(),
     };
     let program = program.rsplit('/').next().unwrap_or_default();
     let text: String = format!("{}: {program}", user::name()).chars().take(60).collect();

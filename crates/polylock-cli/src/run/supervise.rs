@@ -41,6 +41,8 @@ pub(super) struct Supervision<'a> {
     pub(super) output: &'a Output,
     pub(super) log: &'a mut StatusLog,
     pub(super) reported: Reported,
+    /// The signals that have requested polylock to end while the command ran, each once.
+    pub(super) received: Vec<Signal>,
 }
 
 /// Reports that are made only once.
@@ -59,6 +61,8 @@ pub(super) struct EndedCommand {
     pub(super) cause: Option<StopCause>,
     /// The text about a process that was to be stopped and is still alive.
     pub(super) survivor: Option<String>,
+    /// The signals that have requested polylock to end meanwhile.
+    pub(super) signals: Vec<Signal>,
 }
 
 impl Supervision<'_> {
@@ -141,11 +145,15 @@ impl Supervision<'_> {
             Some(stop) => self.finish_stop(self.kill_at(Some(stop), lease), lease, signals).await,
             None => None,
         };
-        Ok(EndedCommand { status, cause: loss.or(stop.map(|stop| stop.cause)), survivor })
+        let signals = std::mem::take(&mut self.received);
+        Ok(EndedCommand { status, cause: loss.or(stop.map(|stop| stop.cause)), survivor, signals })
     }
 
     /// Forwards a signal to the command.
-    fn forward(&self, signal: Signal) {
+    fn forward(&mut self, signal: Signal) {
+        if signals::is_termination(signal) && !self.received.contains(&signal) {
+            self.received.push(signal);
+        }
         if !self.from_terminal.contains(&signal) {
             self.warden.tree().forward(signal);
         }

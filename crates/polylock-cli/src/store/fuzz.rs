@@ -5,30 +5,24 @@ use std::path::Path;
 use polylock::StoreUrl;
 
 use super::{
-    Settings,
     nested::{OuterStore, config_reference, outer_store, without_secrets},
+    parse_config, store_of,
 };
 
 polylock_fuzz::fuzz_targets!(tests: config_file, references);
 
 /// Returns the text of an error, if there is one.
 fn read(text: &str) -> Option<String> {
-    let settings = match Settings::parse(text, Path::new("config.toml")) {
-        Ok(settings) => settings,
+    let config = match parse_config(text, Path::new("config.toml")) {
+        Ok(config) => config,
         Err(failure) => return Some(failure.message),
     };
-    let profile = settings.profiles.keys().next().cloned();
-    let section = match &profile {
-        Some(profile) => settings.profile(profile).ok()?,
-        None => settings.top,
-    };
+    let profile = config.profiles().next();
+    let settings = config.settings(profile).ok()?;
     // Other files and the environment are not read.
     let has_url = |store: &String| !["file:", "env:"].iter().any(|scheme| store.starts_with(scheme));
-    section.store.as_ref().filter(|store| has_url(store))?;
-    section
-        .into_store(Some(Path::new("/config.toml")), profile.as_deref())
-        .err()
-        .map(|failure| failure.message)
+    settings.store.as_ref().filter(|store| has_url(store))?;
+    store_of(settings, Some(Path::new("/config.toml")), profile).err().map(|failure| failure.message)
 }
 
 fn config_file(input: &[u8]) {

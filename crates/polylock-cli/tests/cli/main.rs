@@ -5,6 +5,7 @@ mod bench;
 mod check;
 mod completion;
 mod descendants;
+mod elect;
 mod environment;
 mod exit_codes;
 mod loss;

@@ -19,6 +19,7 @@ mod shared_hold;
 
 pub(crate) use acquire::acquire;
 pub(crate) use acquisition::Limits;
+pub(crate) use backoff::Backoff;
 pub use connect::connect_within;
 pub(crate) use context::StoreContext;
 pub(crate) use hold::{Ended, Hold};

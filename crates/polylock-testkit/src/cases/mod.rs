@@ -4,6 +4,7 @@ mod blocking;
 mod breaking;
 mod cancel;
 mod drop;
+mod election;
 mod exclusion;
 mod faults;
 mod fencing;
@@ -240,6 +241,11 @@ macro_rules! __cases {
             }
             blocking {
                 no_operation_blocks_its_thread []
+            }
+            election {
+                one_leader_at_a_time []
+                a_resignation_gives_the_next_candidate_a_turn [Order]
+                a_lost_term_is_followed_by_another_one []
             }
             faults {
                 overtaking_exclusion []

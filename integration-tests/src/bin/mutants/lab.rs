@@ -91,7 +91,10 @@ impl Lab {
     }
 
     /// Builds these test programs, and returns their executables, or the error of the compiler.
-    fn build(&self, programs: &BTreeSet<&str>) -> io::Result<Result<BTreeMap<String, PathBuf>, String>> {
+    pub(crate) fn build(
+        &self,
+        programs: &BTreeSet<&str>,
+    ) -> io::Result<Result<BTreeMap<String, PathBuf>, String>> {
         let mut cargo = self.cargo("test");
         cargo.args(["--no-run", "--message-format", "json"]);
         for program in programs.iter().filter(|program| !program.starts_with(UNITS)) {

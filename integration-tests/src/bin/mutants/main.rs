@@ -4,6 +4,7 @@
 //! cargo run -p polylock-integration-tests --bin mutants            # all of them
 //! cargo run -p polylock-integration-tests --bin mutants release    # those with this text in their name or that of their test
 //! cargo run -p polylock-integration-tests --bin mutants -- --some 8 # a selection that changes daily
+//! cargo run -p polylock-integration-tests --bin mutants -- --prepare --some 8 # only the build that precedes it
 //! cargo run -p polylock-integration-tests --bin mutants -- --list  # the bugs and their tests
 //! cargo run -p polylock-integration-tests --bin mutants -- --chaos  # those that real processes must find under random faults
 //! ```
@@ -52,20 +53,25 @@ fn main() -> ExitCode {
                 ExitCode::FAILURE
             });
         }
-        ["--some", count] => count.parse().map(select).map_err(|_| format!("{count} is not a number")),
+        ["--some", count] | ["--prepare", "--some", count] => {
+            count.parse().map(select).map_err(|_| format!("{count} is not a number"))
+        }
         [] => Ok(mutants().collect()),
         [wanted] if !wanted.starts_with('-') => {
             let is_wanted = |mutant: &&Mutant| mutant.name.contains(wanted) || mutant.test.1.contains(wanted);
             Ok(mutants().filter(is_wanted).collect())
         }
-        _ => Err("usage: mutants [PART OF A NAME OR TEST | --some COUNT | --chaos [--record FILE] | --list]"
+        _ => Err("usage: mutants [PART OF A NAME OR TEST | [--prepare] --some COUNT | --chaos [--record FILE] | --list]"
             .to_owned()),
     };
     let verdict = match chosen {
         Ok(mutants) if mutants.is_empty() => {
             Err("no mutant has this text in its name or that of its test: see --list".to_owned())
         }
-        Ok(mutants) => run(&mutants).map(|faults| (faults, mutants.len())).map_err(|error| error.to_string()),
+        Ok(mutants) => {
+            let faults = if words.first() == Some(&"--prepare") { prepare(&mutants) } else { run(&mutants) };
+            faults.map(|faults| (faults, mutants.len())).map_err(|error| error.to_string())
+        }
         Err(why) => Err(why),
     };
     match verdict {
@@ -92,6 +98,16 @@ fn select(count: usize) -> Vec<&'static Mutant> {
     first.extend(rest[begin..].iter().chain(&rest[..begin]).copied());
     first.truncate(count);
     first
+}
+
+/// Builds the tests of these bugs without a bug, so that [`run`] has less to build. Returns the number of failures.
+fn prepare(mutants: &[&Mutant]) -> io::Result<usize> {
+    let programs = mutants.iter().map(|mutant| mutant.test.0).collect();
+    let built = Lab::create()?.build(&programs)?;
+    if let Err(why) = &built {
+        eprintln!("{why}");
+    }
+    Ok(usize::from(built.is_err()))
 }
 
 fn run(mutants: &[&Mutant]) -> io::Result<usize> {

@@ -11,6 +11,7 @@
 mod chaos;
 mod exit;
 mod increment;
+mod lead;
 mod stay;
 mod task;
 
@@ -31,6 +32,7 @@ fn main() {
         "queue" => current_thread().block_on(stay::queue(&task)),
         "hold" => current_thread().block_on(stay::hold(&task, stay::Guarded::Run)),
         "hold-by-select" => current_thread().block_on(stay::hold(&task, stay::Guarded::Select)),
+        "lead" => current_thread().block_on(lead::run(&task)),
         "last-act" => exit::run(&task),
         other => panic!("unknown scenario {other:?}"),
     }

@@ -4,6 +4,7 @@ mod azure;
 mod bench;
 mod cli;
 mod core;
+mod election;
 mod many;
 mod mutant;
 mod mysql;
@@ -24,6 +25,7 @@ pub(crate) fn mutants() -> impl Iterator<Item = &'static Mutant> {
         core::MUTANTS,
         many::MUTANTS,
         semaphore::MUTANTS,
+        election::MUTANTS,
         transition::MUTANTS,
         sql::MUTANTS,
         sqlite::MUTANTS,
