@@ -5,15 +5,13 @@ use std::{
     time::Duration,
 };
 
-use tokio::sync::Semaphore;
-
 use crate::{
     BreakLock, Capabilities, Clock, Election, Label, Lock, LockName, LockStatus, MultiLock, Operation,
-    Options, OwnerId, Result, ShutdownReport, Store, SystemClock, Watch,
+    Options, OwnerId, Result, Semaphore, SemaphoreStatus, ShutdownReport, Store, SystemClock, Watch,
     engine::{self, Pending, StoreContext, StoreHandle},
     io,
     metrics::Metrics,
-    observer,
+    observer, semaphore,
     watch::Target,
 };
 
@@ -90,6 +88,13 @@ impl Locks {
         MultiLock::of_path(self.handle.clone(), self.lock(""), path.as_ref())
     }
 
+    /// Returns the semaphore `name` with this number of slots, to be acquired. An invalid name or number is an error of the acquisition.
+    ///
+    /// It is independent of the lock with the same name. All users of one semaphore must pass the same number. See [`Semaphore`].
+    pub fn semaphore(&self, name: impl AsRef<str>, slots: u32) -> Semaphore {
+        Semaphore::new(self.handle.clone(), self.lock(""), name.as_ref(), slots)
+    }
+
     /// Returns the election `name`, in which one of all candidates leads at a time. See [`Election`]. An invalid name is an error of
     /// the campaign.
     pub fn election(&self, name: impl AsRef<str>) -> Election {
@@ -119,6 +124,17 @@ impl Locks {
     pub async fn inspect(&self, name: impl AsRef<str>) -> Result<LockStatus> {
         let name = LockName::new(name)?;
         self.handle.inspect(Operation::Inspect, |store| async move { store.inspect(&name).await }).await
+    }
+
+    /// Returns the holders and waiters of the semaphore `name`.
+    ///
+    /// # Errors
+    /// The same as [`inspect`](Self::inspect).
+    ///
+    /// # Cancel safety
+    /// The future may be dropped at any point.
+    pub async fn inspect_semaphore(&self, name: impl AsRef<str>) -> Result<SemaphoreStatus> {
+        semaphore::inspect(&self.handle, LockName::new(name)?).await
     }
 
     /// Returns the status of every lock in use with a name that starts with `prefix`, sorted by name.
@@ -279,7 +295,7 @@ impl LocksBuilder {
             io: Default::default(),
             local_queues: Default::default(),
             lifecycle: Default::default(),
-            claims: Arc::new(Semaphore::new(claims_at_once)),
+            claims: Arc::new(tokio::sync::Semaphore::new(claims_at_once)),
             replies: AtomicU64::default(),
         };
         Locks { handle: Arc::new(StoreHandle::new(Arc::new(context))) }
