@@ -74,6 +74,16 @@ impl MultiLock {
         Self { template: self.template.outage(outage), ..self }
     }
 
+    /// Sets the longest time of each hold; see [`Lock::max_hold`]. The lock that was granted first is lost first.
+    pub fn max_hold(self, time: Duration) -> Self {
+        Self { template: self.template.max_hold(time), ..self }
+    }
+
+    /// Sets the shortest time of each hold; see [`Lock::min_hold`].
+    pub fn min_hold(self, time: Duration) -> Self {
+        Self { template: self.template.min_hold(time), ..self }
+    }
+
     /// Sets the mode of all locks; the default is [`Mode::Exclusive`]. In a [tree](crate::Locks::tree) it is the mode of the node, either
     /// [`Mode::Exclusive`] or [`Mode::Shared`].
     pub fn mode(self, mode: Mode) -> Self {
