@@ -40,7 +40,7 @@ pub(crate) fn notice(prefix: &str, name: &LockName) -> String {
 pub(crate) fn lock(prefix: &str, blob: &str) -> Option<LockName> {
     let encoded = blob.strip_prefix(prefix)?.strip_prefix('/')?;
     let text = encoded.replace('_', "%");
-    let name = LockName::new(percent_decode_str(&text).decode_utf8().ok()?).ok()?;
+    let name = LockName::from_store(percent_decode_str(&text).decode_utf8().ok()?).ok()?;
     // A blob with another encoding of the name is not the lock's.
     (self::blob(prefix, &name) == blob).then_some(name)
 }

@@ -203,6 +203,11 @@ pub(crate) struct Run {
     /// that of the command line, so runs with several locks do not deadlock.
     #[arg(long, value_name = "NAME", action = ArgAction::Append, help_heading = HOLDING)]
     pub(crate) also: Vec<String>,
+    /// Take one of N slots instead of the whole lock: up to N runs at the same time, each with the number of its slot in POLYLOCK_SLOT
+    ///
+    /// All runs with this name must have the same N. The slots are independent of the lock with this name.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024), conflicts_with_all = ["also", "lock_mode", "reentrant"], help_heading = HOLDING)]
+    pub(crate) slots: Option<u32>,
     /// Inside another `polylock run` of the same lock, run under its hold instead of failing
     #[arg(long, help_heading = HOLDING)]
     pub(crate) reentrant: bool,
@@ -373,6 +378,7 @@ impl Run {
             min_hold: None,
             max_hold: None,
             also: Vec::new(),
+            slots: None,
             reentrant: false,
             on_lost: OnLost::Term,
             lost_exit_code: exit::LOST,
@@ -448,6 +454,9 @@ mod tests {
             "-s -x x true",
             "-n -w 3 x true",
             "-c true x true",
+            "--slots 0 x true",
+            "--slots 4 -s x true",
+            "--slots 4 --also y x true",
             "x",
             "--lost-exit-code 0 x true",
             "--signal NO x true",

@@ -52,6 +52,12 @@ SEVERAL LOCKS
   limits the wait for all of them. All other options apply to each, and
   the loss of one is the loss of all.
 
+SLOTS
+  With --slots N up to N runs with this name run at the same time, each
+  with a slot of its own, first come, first served. Everything else is as
+  with a lock. All runs must have the same N; a run with another N exits
+  with 78. The lock with the same name is independent of them.
+
 WHEN THE LOCK IS LOST
   The lease is renewed at every third of the TTL. If no renewal is
   acknowledged, the command gets --signal one grace period before
@@ -85,7 +91,8 @@ SIGNALS
 ENVIRONMENT OF THE COMMAND
   POLYLOCK_NAME, POLYLOCK_FENCING_TOKEN, and with --also
   POLYLOCK_NAME_2, POLYLOCK_FENCING_TOKEN_2 for the first of these
-  locks, and so on with greater numbers; POLYLOCK_MODE,
+  locks, and so on with greater numbers; with --slots POLYLOCK_SLOT
+  (from 0), and the token is that of the slot; POLYLOCK_MODE,
   POLYLOCK_OWNER, POLYLOCK_BACKEND, POLYLOCK_TTL_MS,
   POLYLOCK_EXPIRES_AT_MS (of the first lease, milliseconds since
   1970), POLYLOCK_OUTER (owners of outer runs), POLYLOCK_OUTER_STORE
@@ -111,7 +118,8 @@ STATUS FILE, AND --output json
   (command, busy, skipped, lost, max_hold, interrupted, reentered,
   error), \"exit_code\" and \"reason\". With --also, \"name\" is the lock
   that is awaited or lost in queued and lost; the other events have
-  \"also\":[{\"name\",\"fencing_token\"}].";
+  \"also\":[{\"name\",\"fencing_token\"}]. With --slots, events from
+  acquired on have \"slot\".";
 
 pub(crate) const ELECT: &str = "\
 Start the same command line on several machines. One of them runs CMD;
@@ -167,6 +175,9 @@ OUTPUT
   ENTRY is
     {\"mode\",\"owner\",\"label\",\"fencing_token\",
      \"age_ms\",\"expires_in_ms\",\"position\",\"broken\"}
+  If the semaphore with this name is in use (run --slots), status has
+    \"semaphore\":{\"slots\",\"held\":[{\"slot\", ENTRY}],\"waiters\":[ENTRY]}
+  and list has an object for each of its locks, with \"slot\".
   \"broken\" is null, or {\"by\",\"reason\"} for a hold that was broken and
   has not ended yet. \"last_grant\" of a free lock is null, or
     {\"owner\",\"label\",\"fencing_token\",\"age_ms\"}

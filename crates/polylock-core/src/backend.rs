@@ -24,7 +24,8 @@
 //!   only the first waiter claims at all.
 //! * At most [`Capabilities::claims_at_once`] claims are in flight.
 //! * A claim or a release is never dropped half-way, unless the caller drives it ([`Backend::here`]).
-//! * Names, modes and lease times have been checked against [`Capabilities`].
+//! * Names, modes and lease times have been checked against [`Capabilities`]. A name of a user contains no NUL byte. The locks of a
+//!   [semaphore](crate::Semaphore) contain one, so they are no names of users; a store reads names back with [`LockName::from_store`].
 //! * Every operation belongs to the store's I/O thread (see [`io`](crate::io)), on which the store must also open its connections.
 //!   The first poll of an operation may come from the caller, in that thread's context; it must not block.
 //!

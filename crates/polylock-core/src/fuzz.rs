@@ -18,10 +18,21 @@ fn names(input: &[u8]) {
             assert!(!name.to_string().contains(char::is_control), "{name}");
             assert_eq!(name.as_str(), text);
             assert_eq!(text.parse(), Ok(name));
+            match LockName::nodes_to(&text) {
+                Ok(nodes) => {
+                    assert_eq!(nodes.len(), 1 + text.matches('/').count());
+                    assert!(nodes.last().is_some_and(|node| node.as_str() == text));
+                }
+                Err(InvalidName::EmptyComponent { at }) => {
+                    assert!(text[at..].starts_with('/') || (at == text.len() && text.ends_with('/')), "{at}");
+                }
+                Err(error) => panic!("{error}"),
+            }
         }
         Err(InvalidName::Empty) => assert_eq!(text, ""),
         Err(InvalidName::TooLong { bytes }) => assert!(bytes == text.len() && bytes > LockName::MAX_BYTES),
         Err(InvalidName::Nul { at }) => assert_eq!(text.find('\0'), Some(at)),
+        Err(error @ InvalidName::EmptyComponent { .. }) => panic!("{error}"),
     }
 }
 

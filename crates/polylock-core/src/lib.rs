@@ -87,6 +87,7 @@ pub mod queue;
 mod random;
 mod request;
 pub mod requests;
+mod semaphore;
 pub mod server_clock;
 mod shutdown;
 #[cfg(feature = "simulation")]
@@ -127,6 +128,7 @@ pub use per_runtime::PerRuntime;
 pub use process::Executor;
 pub use progress::{Outage, Progress};
 pub use request::{ClaimOutcome, Grant, KeepAlive, QueuePosition, Release, Request, RequestId, Wake};
+pub use semaphore::{Semaphore, SemaphoreStatus, SlotGuard, SlotStatus};
 pub use shutdown::{FailedRelease, ShutdownReport};
 pub use store_config::StoreConfig;
 pub use token::FencingToken;

@@ -60,6 +60,17 @@ impl Lock {
         Self { name: Ok(name), ..self.clone() }
     }
 
+    /// Returns the mode for the ancestors of the node of a tree.
+    ///
+    /// # Errors
+    /// [`ConfigError`] if a node can't be locked in the mode of this lock.
+    pub(crate) fn intention(&self) -> Result<Mode, ConfigError> {
+        let invalid = || {
+            ConfigError::new("mode", "a node of a tree is locked in EX or PR (shared): use one of the two")
+        };
+        self.mode.intention().ok_or_else(invalid)
+    }
+
     pub(crate) const fn options(&self) -> &Options {
         &self.options
     }

@@ -5,15 +5,13 @@ use std::{
     time::Duration,
 };
 
-use tokio::sync::Semaphore;
-
 use crate::{
     BreakLock, Capabilities, Clock, Election, Label, Lock, LockName, LockStatus, MultiLock, Operation,
-    Options, OwnerId, Result, ShutdownReport, Store, SystemClock, Watch,
+    Options, OwnerId, Result, Semaphore, SemaphoreStatus, ShutdownReport, Store, SystemClock, Watch,
     engine::{self, Pending, StoreContext, StoreHandle},
     io,
     metrics::Metrics,
-    observer,
+    observer, semaphore,
     watch::Target,
 };
 
@@ -66,6 +64,37 @@ impl Locks {
         MultiLock::new(self.handle.clone(), self.lock(""), names.into_iter())
     }
 
+    /// Returns the lock of a node in a tree, to be acquired: of `db/orders/42`, for example, which is below `db/orders` and `db`.
+    ///
+    /// A hold of a node excludes holds of its ancestors and of everything below it, but not those of other branches. Readers of a node, its
+    /// ancestors and its descendants, with [`shared`](MultiLock::shared), hold at the same time.
+    ///
+    /// The node is locked in EX or PR, and its ancestors before it in the matching intention mode: CW for a writer, CR for a reader. So a plain [`lock`](Self::lock) of `db` excludes all holders in the tree `db`, too. The guard has a fencing token for
+    /// each of these names; that of the node orders the holders of the node, and not those of its ancestors. If one lock is lost, all are.
+    ///
+    /// It needs a store with all six [modes](crate::Modes::AllSix), except for a node without ancestors. This is the hierarchical locking of
+    /// Gray et al., *Granularity of Locks and Degrees of Consistency in a Shared Data Base* (1976), with the modes of the VMS lock manager.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// # let locks = polylock_core::Locks::new(polylock_core::memory::connect());
+    /// let order = locks.tree("db/orders/42").acquire().await?;
+    /// assert!(locks.tree("db/customers/7").try_acquire().await?.is_some());
+    /// assert!(locks.tree("db/orders").shared().try_acquire().await?.is_none());
+    /// order.release().await?;
+    /// # Ok::<(), polylock_core::Error>(()) }).unwrap();
+    /// ```
+    pub fn tree(&self, path: impl AsRef<str>) -> MultiLock {
+        MultiLock::of_path(self.handle.clone(), self.lock(""), path.as_ref())
+    }
+
+    /// Returns the semaphore `name` with this number of slots, to be acquired. An invalid name or number is an error of the acquisition.
+    ///
+    /// It is independent of the lock with the same name. All users of one semaphore must pass the same number. See [`Semaphore`].
+    pub fn semaphore(&self, name: impl AsRef<str>, slots: u32) -> Semaphore {
+        Semaphore::new(self.handle.clone(), self.lock(""), name.as_ref(), slots)
+    }
+
     /// Returns the election `name`, in which one of all candidates leads at a time. See [`Election`]. An invalid name is an error of
     /// the campaign.
     pub fn election(&self, name: impl AsRef<str>) -> Election {
@@ -95,6 +124,17 @@ impl Locks {
     pub async fn inspect(&self, name: impl AsRef<str>) -> Result<LockStatus> {
         let name = LockName::new(name)?;
         self.handle.inspect(Operation::Inspect, |store| async move { store.inspect(&name).await }).await
+    }
+
+    /// Returns the holders and waiters of the semaphore `name`.
+    ///
+    /// # Errors
+    /// The same as [`inspect`](Self::inspect).
+    ///
+    /// # Cancel safety
+    /// The future may be dropped at any point.
+    pub async fn inspect_semaphore(&self, name: impl AsRef<str>) -> Result<SemaphoreStatus> {
+        semaphore::inspect(&self.handle, LockName::new(name)?).await
     }
 
     /// Returns the status of every lock in use with a name that starts with `prefix`, sorted by name.
@@ -255,7 +295,7 @@ impl LocksBuilder {
             io: Default::default(),
             local_queues: Default::default(),
             lifecycle: Default::default(),
-            claims: Arc::new(Semaphore::new(claims_at_once)),
+            claims: Arc::new(tokio::sync::Semaphore::new(claims_at_once)),
             replies: AtomicU64::default(),
         };
         Locks { handle: Arc::new(StoreHandle::new(Arc::new(context))) }

@@ -84,6 +84,16 @@ impl Mode {
         self.conflicts() & other.conflicts() == other.conflicts()
     }
 
+    /// Returns the mode for the ancestors of a node of a [tree](crate::Locks::tree) that is held in this mode. There is none for a mode that
+    /// conflicts with another one whose intention mode does not: PW, for example, conflicts with PR, but not with CR.
+    pub(crate) const fn intention(self) -> Option<Self> {
+        match self {
+            Self::Shared => Some(Self::ConcurrentRead),
+            Self::Exclusive => Some(Self::ConcurrentWrite),
+            Self::Null | Self::ConcurrentRead | Self::ConcurrentWrite | Self::ProtectedWrite => None,
+        }
+    }
+
     /// Returns the mode with this [`bit`](Mode::bit), if there is one.
     #[must_use]
     pub fn from_bit(bit: u8) -> Option<Self> {
@@ -159,6 +169,25 @@ mod tests {
             })
             .collect();
         assert_eq!(overtakers, [Mode::Null, Mode::ConcurrentRead]);
+    }
+
+    #[test]
+    fn an_intention_mode_conflicts_with_the_same_modes_of_an_ancestor() {
+        let nodes = || Mode::ALL.into_iter().filter_map(|mode| Some((mode, mode.intention()?)));
+        for (ancestor, ancestor_intention) in nodes() {
+            for (node, intention) in nodes() {
+                assert_eq!(
+                    intention.conflicts_with(ancestor),
+                    node.conflicts_with(ancestor),
+                    "{node} below {ancestor}"
+                );
+                assert!(
+                    !intention.conflicts_with(ancestor_intention),
+                    "{node} and {ancestor} in two branches"
+                );
+            }
+        }
+        assert_eq!(nodes().count(), 2);
     }
 
     #[test]

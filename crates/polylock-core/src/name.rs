@@ -2,6 +2,9 @@
 
 use std::{fmt, str::FromStr, sync::Arc};
 
+/// Separates the name of a semaphore from the number of a slot. No name of a user contains it.
+const PART: char = '\0';
+
 /// The name of a lock: UTF-8 of 1 to 255 bytes without NUL, compared byte for byte.
 ///
 /// Case, trailing spaces and Unicode normalisation forms are significant on every store: `Job` and `job` are two locks. A store may
@@ -22,6 +25,12 @@ impl LockName {
     /// The greatest length of a name, in bytes.
     pub const MAX_BYTES: usize = 255;
 
+    /// The greatest number of slots of a semaphore.
+    pub(crate) const MAX_SLOTS: u32 = 1024;
+
+    /// The greatest length of the name of a semaphore, in bytes: with the number of any slot, it is as long as that of a lock.
+    pub(crate) const MAX_SEMAPHORE_BYTES: usize = 250;
+
     /// Creates a name from a text that is valid.
     ///
     /// # Errors
@@ -40,6 +49,60 @@ impl LockName {
         Ok(Self(name.into()))
     }
 
+    /// Returns the names of the nodes from the root to the node `path`, which a `/` separates.
+    pub(crate) fn nodes_to(path: &str) -> Result<Vec<Self>, InvalidName> {
+        let path = Self::new(path)?;
+        let text = path.as_str();
+        let ends: Vec<usize> = text.match_indices('/').map(|(at, _)| at).chain([text.len()]).collect();
+        let begins = [0].into_iter().chain(ends.iter().map(|end| end + 1));
+        if let Some((at, _)) = begins.zip(&ends).find(|(begin, end)| begin == *end) {
+            return Err(InvalidName::EmptyComponent { at });
+        }
+        Ok(ends.into_iter().map(|end| Self(text[..end].into())).collect())
+    }
+
+    /// Creates a name from the text that a store has kept: a valid name, or one of the locks of which core composes a
+    /// [semaphore](crate::Semaphore). These are the name of the semaphore and a NUL byte, followed by the number of the slot if it is not the
+    /// turnstile. So they can't be equal to the name of a user's lock.
+    ///
+    /// # Errors
+    /// [`InvalidName`] states the problem.
+    pub fn from_store(name: impl AsRef<str>) -> Result<Self, InvalidName> {
+        let name = name.as_ref();
+        let Some((semaphore, slot)) = name.split_once(PART) else { return Self::new(name) };
+        let semaphore = Self::new(semaphore)?;
+        let slot =
+            if slot.is_empty() { None } else { slot.parse().ok().filter(|slot| *slot < Self::MAX_SLOTS) };
+        let part = semaphore.of_semaphore(slot);
+        let is_valid = part.as_str() == name && semaphore.as_str().len() <= Self::MAX_SEMAPHORE_BYTES;
+        if is_valid { Ok(part) } else { Err(InvalidName::Nul { at: semaphore.as_str().len() }) }
+    }
+
+    /// Returns the name of the lock of a slot of the semaphore with this name, or of its turnstile.
+    pub(crate) fn of_semaphore(&self, slot: Option<u32>) -> Self {
+        let name = &self.0;
+        Self(slot.map_or_else(|| format!("{name}{PART}"), |slot| format!("{name}{PART}{slot}")).into())
+    }
+
+    /// Returns the name of the semaphore if this is the lock of a slot or a turnstile.
+    #[must_use]
+    pub fn semaphore(&self) -> Option<&str> {
+        self.0.split_once(PART).map(|(semaphore, _)| semaphore)
+    }
+
+    /// Returns the name of the semaphore and the number of the slot if this is the lock of a slot.
+    #[must_use]
+    pub fn slot(&self) -> Option<(&str, u32)> {
+        let (semaphore, slot) = self.0.split_once(PART)?;
+        Some((semaphore, slot.parse().ok()?))
+    }
+
+    /// Returns true if this is the turnstile of a semaphore, for which its acquisitions wait.
+    #[must_use]
+    pub fn is_turnstile(&self) -> bool {
+        self.0.ends_with(PART)
+    }
+
     /// Returns the name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
@@ -54,12 +117,18 @@ impl AsRef<str> for LockName {
 }
 
 impl fmt::Display for LockName {
-    /// Writes the name with control characters escaped, so that a name can't forge a log line.
+    /// Writes the name with control characters escaped, so that a name can't forge a log line. The lock of a slot is `gpu slot 2`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for c in self.0.chars() {
+        let (name, part) =
+            self.0.split_once(PART).map_or((&*self.0, None), |(name, part)| (name, Some(part)));
+        for c in name.chars() {
             if c.is_control() { write!(f, "{}", c.escape_default())? } else { write!(f, "{c}")? }
         }
-        Ok(())
+        match part {
+            None => Ok(()),
+            Some("") => f.write_str(" turnstile"),
+            Some(slot) => write!(f, " slot {slot}"),
+        }
     }
 }
 
@@ -96,6 +165,14 @@ pub enum InvalidName {
         /// The position of the first NUL byte.
         at: usize,
     },
+    /// The text is the path of a [tree](crate::Locks::tree) with an empty component: `/` at its begin or end, or `//`.
+    #[error(
+        "the path of a tree can't have an empty component (at byte {at}): use names with one / between them"
+    )]
+    EmptyComponent {
+        /// The position of the component.
+        at: usize,
+    },
 }
 
 #[cfg(test)]
@@ -109,6 +186,46 @@ mod tests {
         assert_eq!(LockName::new("é".repeat(128)), Err(InvalidName::TooLong { bytes: 256 }));
         assert_eq!(LockName::new(""), Err(InvalidName::Empty));
         assert_eq!(LockName::new("a\0b"), Err(InvalidName::Nul { at: 1 }));
+    }
+
+    #[test]
+    fn the_nodes_to_a_path_begin_at_the_root() {
+        let nodes = |path| {
+            let nodes = LockName::nodes_to(path)?;
+            Ok::<Vec<String>, InvalidName>(nodes.into_iter().map(|node| node.to_string()).collect())
+        };
+        assert_eq!(nodes("db"), Ok(vec!["db".to_owned()]));
+        assert_eq!(nodes("db/é/42"), Ok(["db", "db/é", "db/é/42"].map(str::to_owned).to_vec()));
+        for (path, at) in [("/db", 0), ("db/", 3), ("db//42", 3), ("/", 0)] {
+            assert_eq!(nodes(path), Err(InvalidName::EmptyComponent { at }), "{path}");
+        }
+        assert_eq!(nodes(""), Err(InvalidName::Empty));
+    }
+
+    #[test]
+    fn the_locks_of_a_semaphore_are_no_names_of_users() {
+        let gpu = LockName::new("gpu").unwrap();
+        let (turnstile, slot) = (gpu.of_semaphore(None), gpu.of_semaphore(Some(12)));
+        assert_eq!(
+            (turnstile.to_string(), slot.to_string()),
+            ("gpu turnstile".to_owned(), "gpu slot 12".to_owned())
+        );
+        assert_eq!((turnstile.slot(), slot.slot(), gpu.slot()), (None, Some(("gpu", 12)), None));
+        assert_eq!(
+            (turnstile.semaphore(), slot.semaphore(), gpu.semaphore()),
+            (Some("gpu"), Some("gpu"), None)
+        );
+        for name in [&gpu, &turnstile, &slot] {
+            assert_eq!(LockName::from_store(name.as_str()), Ok(name.clone()));
+        }
+        for invalid in ["", "\0", "\x001", "a\0x", "a\x0007", "a\x001024", "a\x001\0", "a\0+1"] {
+            assert!(LockName::from_store(invalid).is_err(), "{invalid:?}");
+        }
+        let longest = LockName::new("x".repeat(LockName::MAX_SEMAPHORE_BYTES)).unwrap();
+        let slot = longest.of_semaphore(Some(LockName::MAX_SLOTS - 1));
+        assert_eq!(slot.as_str().len(), LockName::MAX_BYTES);
+        assert_eq!(LockName::from_store(slot.as_str()), Ok(slot));
+        assert!(LockName::from_store(format!("{}\x001", "x".repeat(251))).is_err());
     }
 
     #[test]

@@ -156,9 +156,11 @@ fn a_thread_waits_no_longer_than_its_limit() {
     assert!(locks.lock("a").try_acquire().unwrap().is_none());
 }
 
-/// Returns the names of the methods in `text` that consume `self` and return it.
+/// Returns the names of the public methods in `text` that consume `self` and return it.
 fn options(text: &str) -> BTreeSet<&str> {
-    let names = text.lines().filter(|line| line.contains("self") && line.contains("-> Self"));
+    let names = text
+        .lines()
+        .filter(|line| line.starts_with("    pub ") && line.contains("self") && line.contains("-> Self"));
     names.filter_map(|line| line.split_once("fn ")?.1.split(['(', '<']).next()).collect()
 }
 

@@ -149,7 +149,7 @@ impl Keys {
         let tag = key.strip_prefix('{')?.strip_prefix(&self.prefix)?;
         let (bucket, kind) = tag.split_once("}:")?;
         let (_, name) = kind.split_once(':')?;
-        let name = LockName::new(name).ok()?;
+        let name = LockName::from_store(name).ok()?;
         let expected = if self.bucketed { format!(":{}", Bucket::of(&name)) } else { String::new() };
         (bucket == expected).then_some(name)
     }

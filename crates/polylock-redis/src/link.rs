@@ -383,7 +383,7 @@ fn handle_push(
         (PushKind::Message, [Value::BulkString(channel), Value::BulkString(name)])
             if channel == break_channel.as_bytes() =>
         {
-            if let Some(name) = str::from_utf8(name).ok().and_then(|name| LockName::new(name).ok()) {
+            if let Some(name) = str::from_utf8(name).ok().and_then(|name| LockName::from_store(name).ok()) {
                 alerts.check(&name);
             }
         }

@@ -125,13 +125,19 @@ planted! {
         "faults::flaky_exclusion" "faults::slow_exclusion" "renew::a_blocked_executor_does_not_starve_renewals"
         "lost::a_late_grant_is_discarded" "drop::after_its_runtime_was_dropped" "cancel::with_a_wait_in_flight"
         "cancel::at_every_poll_of_a_timed_acquire" "wait::a_timeout_is_precise"
+        "semaphore::one_slot_excludes_other_holders" "semaphore::one_free_slot_of_five_excludes_other_holders"
+        "semaphore::admits_as_many_holders_as_slots" "semaphore::a_try_takes_any_free_slot"
+        "semaphore::a_wait_that_times_out_leaves_no_entry" "semaphore::another_number_of_slots_is_an_error"
         "many::tasks_lose_no_update" "many::overlapping_sets_exclude_each_other" "many::a_busy_lock_leaves_no_entry"
+        "tree::nodes_exclude_their_ancestors_and_descendants" "tree::a_lock_of_the_root_excludes_the_tree"
+        "tree::tasks_lose_no_update"
         "idempotence::a_renewal_never_grants_to_a_waiter" "reentrancy::guards_are_counted" "leaks::nothing_after_timeouts"
         "election::one_leader_at_a_time";
     folds_names: FoldsNames =>
         "names::similar_names_are_different_locks" "names::inspection_returns_names_byte_for_byte"
         "names::a_prefix_is_not_a_pattern";
     one_lock_for_all: OneLockForAll =>
+        "semaphore::is_independent_of_the_lock_with_its_name"
         "exclusion::names_do_not_exclude_each_other" "names::similar_names_are_different_locks";
     truncates_names: TruncatesNames => "names::similar_names_are_different_locks";
     constant_token: ConstantToken =>
@@ -178,7 +184,8 @@ planted! {
         "many::losing_one_is_losing_all" "many::the_earliest_deadline_is_that_of_all" "many::run_stops_at_the_loss_of_one"
         "many::a_lock_that_is_lost_while_waiting_is_acquired_again" "many::at_every_poll_of_a_free_acquire"
         "many::an_acquire_that_is_not_polled_keeps_no_lock" "many::a_wait_is_for_all_locks_together"
-        "many::a_failure_is_returned_after_the_releases"
+        "many::a_failure_is_returned_after_the_releases" "semaphore::at_every_poll_of_a_free_acquire"
+        "semaphore::at_every_poll_of_a_waiting_acquire" "semaphore::first_come_first_served"
         "election::a_resignation_gives_the_next_candidate_a_turn" "election::a_lost_term_is_followed_by_another_one";
     never_withdraws: NeverWithdraws =>
         "wait::a_grant_at_the_instant_of_the_timeout_is_not_lost"
@@ -202,6 +209,7 @@ planted! {
     queues_tries: QueuesTries =>
         "wait::a_wait_of_zero_tries_once" "idempotence::a_claim_that_does_not_queue_leaves_no_entry";
     never_expires: NeverExpires =>
+        "semaphore::the_slot_of_a_dead_holder_is_free_after_its_ttl"
         "ttl::an_abandoned_hold_expires_on_time" "fencing::tokens_grow_across_an_expiry" "inspect::shows_live_entries_only"
         "hold_limits::max_hold_frees_the_lock_of_a_stuck_holder"
         "order::other_readers_do_not_extend_the_lease_of_a_dead_reader" "order::a_stopped_waiter_is_served_after_it_resumes"
@@ -217,7 +225,7 @@ planted! {
         "modes::every_pair" "modes::readers_share_the_lock" "modes::every_triple_follows_the_queue_rule"
         "fencing::concurrent_holders_have_different_tokens";
     shared_is_weak: SharedIsWeak => "modes::every_pair" "modes::every_triple_follows_the_queue_rule";
-    forgets_labels: ForgetsLabels => "inspect::shows_the_holders";
+    forgets_labels: ForgetsLabels => "semaphore::shows_its_slots_and_waiters" "inspect::shows_the_holders";
     shows_waiters_reversed: ShowsWaitersReversed =>
         "inspect::shows_the_waiters_in_order" "inspect::shows_a_shrinking_queue_in_order"
         "wait::the_queue_is_read_for_a_display";
@@ -249,6 +257,7 @@ const ENGINE_ONLY: &[&str] = &[
     "renew::a_renewal_before_the_first_poll_is_reported",
     "renew::nothing_is_renewed_after_a_release",
     "names::invalid_names_are_refused_before_any_io",
+    "tree::invalid_nodes_are_refused_before_any_io",
     "release::is_retried_after_a_lost_reply",
     "events::are_bounded_for_a_slow_reader",
     "events::warn_of_a_loss_before_it",

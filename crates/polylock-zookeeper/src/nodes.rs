@@ -30,7 +30,7 @@ pub(crate) fn directory(root: &str, name: &LockName) -> String {
 /// Returns the lock of a child of the root; `None` if the child is not a lock's node.
 pub(crate) fn lock(child: &str) -> Option<LockName> {
     let name = percent_decode_str(child).decode_utf8().ok()?;
-    let name = LockName::new(name).ok()?;
+    let name = LockName::from_store(name).ok()?;
     // A name in another encoding belongs to a node of another program.
     (Cow::from(utf8_percent_encode(name.as_str(), ENCODED)) == child).then_some(name)
 }

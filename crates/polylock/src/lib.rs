@@ -75,8 +75,9 @@ pub use polylock_core::{
     Entry, Error, FailedRelease, Fault, Fencing, FencingToken, Guard, GuardEvent, GuardEvents, HoldLifetime,
     InvalidName, Label, Leader, LeaderWatch, Leadership, Lock, LockName, LockStatus, LostReason, Mode, Modes,
     Moment, MultiGuard, MultiLock, Namespaces, NotAcquired, Notifications, Operation, Options, Order, Outage,
-    OwnerId, PastGrant, Progress, Renewals, Result, Scope, ShutdownReport, Store, StoreConfig, SystemClock,
-    Term, Unavailable, UnknownMode, Watch, WatchEvent, WatchState, WatchedLock, duration, metrics,
+    OwnerId, PastGrant, Progress, Renewals, Result, Scope, Semaphore, SemaphoreStatus, ShutdownReport,
+    SlotGuard, SlotStatus, Store, StoreConfig, SystemClock, Term, Unavailable, UnknownMode, Watch,
+    WatchEvent, WatchState, WatchedLock, duration, metrics,
     url::{Keys, StoreUrl},
 };
 pub use schemes::{read_url, register, schemes};

@@ -39,6 +39,11 @@ const HAND_OVER: [(Setup, f64); 8] = [
 pub(crate) const ONE_PROCESS: &str = "64 tasks, 1 process";
 pub(crate) const PROCESSES: &str = "8 processes x 8";
 
+/// The cost of an uncontended semaphore, as a multiple of that of a lock.
+const SEMAPHORE: f64 = 2.2;
+const HAS_SEMAPHORE_GOAL: [Setup; 4] =
+    [Setup::RedisDurable, Setup::RedisForgetful, Setup::PostgresFull, Setup::PostgresRelaxed];
+
 /// The number of waiters of one lock that are served within ten seconds.
 pub(crate) const WAITERS: [(&str, u64); 5] =
     [("redis", 10_000), ("postgres", 10_000), ("sqlite", 10_000), ("mariadb", 3_000), ("zookeeper", 3_000)];
@@ -143,6 +148,14 @@ pub(crate) fn verdicts(
             let measured = report.number("one lock", &[store, durability, PROCESSES], column);
             add(format!("{name}: hand-over between processes / trip"), Bound::AtMost(*bound), measured);
         }
+    }
+    for setup in setups.iter().filter(|setup| HAS_SEMAPHORE_GOAL.contains(setup)) {
+        let (store, durability) = setup.names();
+        let measured = |column| report.number("semaphore", &[store, durability], column);
+        let name = format!("{store} {durability}: semaphore");
+        add(format!("{name}, uncontended pair / lock"), Bound::AtMost(SEMAPHORE), measured("p50 / lock"));
+        add(format!("{name}, 64 tasks, fairness"), Bound::AtLeast(0.9), measured("fairness min/max"));
+        add(format!("{name}, 64 tasks, holders of 4 slots"), Bound::AtMost(4.0), measured("most holders"));
     }
     if let Some(peer) = peer {
         against_rslock(report, peer, &mut add);

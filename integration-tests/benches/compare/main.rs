@@ -13,6 +13,7 @@ mod goals;
 mod many;
 mod peer;
 mod report;
+mod semaphore;
 mod setups;
 mod statements;
 mod uncontended;
@@ -132,6 +133,7 @@ fn main() {
     many::run(&setups, &mut report);
     contended::run(&setups, arguments.goals, &mut report);
     statements::run(&setups, &mut report);
+    semaphore::run(&setups, &mut report);
     let peer = if setups.contains(&peer::RSLOCK) { peer::run(&mut report) } else { None };
     let at_scale = arguments.at_scale();
     let lines = arguments.goals.then(|| peer::scale(&at_scale)).flatten();

@@ -6,7 +6,7 @@ use super::open;
 use crate::{
     args::{Format, Global},
     exit::{Failure, NOT_ACQUIRED},
-    output::{Output, lock_object, lock_text},
+    output::{Output, lock_object, lock_text, semaphore_text},
 };
 
 /// Prints the status of one lock. With `exit_code`, the result shows that the lock has a holder.
@@ -18,21 +18,24 @@ pub(crate) async fn status(
 ) -> Result<u8, Failure> {
     let name = LockName::new(name)?;
     let (locks, store) = open(global, output).await?;
-    let status = locks.inspect(&name).await?;
+    let (status, semaphore) = (locks.inspect(&name).await?, locks.inspect_semaphore(&name).await?);
     output.data(&match output.format {
-        Format::Text | Format::Markdown => format!("{}  store: {store}\n", lock_text(&status)),
+        Format::Text | Format::Markdown => {
+            format!("{}{}  store: {store}\n", lock_text(&status), semaphore_text(&semaphore))
+        }
         Format::Json | Format::Jsonl => {
-            format!("{}\n", lock_object(&status, locks.capabilities().backend, &store))
+            format!("{}\n", lock_object(&status, Some(&semaphore), locks.capabilities().backend, &store))
         }
     })?;
-    Ok(if exit_code && !status.holders.is_empty() { NOT_ACQUIRED } else { 0 })
+    let is_held = !status.holders.is_empty() || !semaphore.held.is_empty();
+    Ok(if exit_code && is_held { NOT_ACQUIRED } else { 0 })
 }
 
 /// Prints the status of all locks in use.
 pub(crate) async fn list(global: &Global, prefix: &str, output: &Output) -> Result<u8, Failure> {
     let (locks, store) = open(global, output).await?;
     let all = locks.list(prefix).await?;
-    let object = |status: &LockStatus| lock_object(status, locks.capabilities().backend, &store);
+    let object = |status: &LockStatus| lock_object(status, None, locks.capabilities().backend, &store);
     let text = match output.format {
         Format::Text | Format::Markdown => all.iter().map(lock_text).collect(),
         Format::Jsonl => all.iter().map(|status| object(status) + "\n").collect(),

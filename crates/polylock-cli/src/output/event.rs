@@ -53,6 +53,9 @@ pub(crate) struct Event {
     pub(crate) exit_code: Option<u8>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<String>,
+    /// The number of the slot of `--slots` that is held.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) slot: Option<u32>,
     /// The locks of `--also`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) also: Vec<AlsoLock>,
@@ -94,6 +97,7 @@ impl Event {
             verdict: None,
             exit_code: None,
             reason: None,
+            slot: None,
             also: Vec::new(),
             forced: None,
             by: None,

@@ -1,9 +1,9 @@
 //! Locks as text and as JSON.
 
-use std::time::Duration;
+use std::{borrow::Cow, time::Duration};
 
 use anstyle::{AnsiColor, Style};
-use polylock::{BreakNotice, Entry, FencingToken, Label, LockStatus, OwnerId};
+use polylock::{BreakNotice, Entry, FencingToken, Label, LockName, LockStatus, OwnerId, SemaphoreStatus};
 use serde::Serialize;
 
 const NAME: Style = Style::new().bold();
@@ -13,13 +13,33 @@ const FREE: Style = AnsiColor::Green.on_default();
 /// A lock as a JSON object; documented in `polylock status --help`.
 #[derive(Debug, Serialize)]
 struct LockObject<'a> {
-    name: &'a str,
+    name: Cow<'a, str>,
+    /// The number of the slot if this is one of a semaphore.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    slot: Option<u32>,
     state: &'static str,
     backend: &'a str,
     store: &'a str,
     holders: Vec<EntryObject<'a>>,
     waiters: Vec<EntryObject<'a>>,
     last_grant: Option<PastObject<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    semaphore: Option<SemaphoreObject<'a>>,
+}
+
+/// The semaphore with the name of the lock.
+#[derive(Debug, Serialize)]
+struct SemaphoreObject<'a> {
+    slots: u32,
+    held: Vec<SlotObject<'a>>,
+    waiters: Vec<EntryObject<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct SlotObject<'a> {
+    slot: u32,
+    #[serde(flatten)]
+    holder: EntryObject<'a>,
 }
 
 /// The last grant of a free lock.
@@ -68,9 +88,37 @@ impl<'a> EntryObject<'a> {
     }
 }
 
-/// Returns a lock as a JSON object. `store` is the name of the store without secrets.
-pub(crate) fn lock_object(status: &LockStatus, backend: &str, store: &str) -> String {
-    let waiters = status.waiters.iter().enumerate();
+fn queue(waiters: &[Entry]) -> Vec<EntryObject<'_>> {
+    waiters.iter().enumerate().map(|(index, entry)| EntryObject::new(entry, Some(index + 1))).collect()
+}
+
+/// Returns a name for JSON, and the number of the slot if it is that of a slot.
+pub(super) fn name_and_slot(name: &LockName) -> (Cow<'_, str>, Option<u32>) {
+    match name.slot() {
+        Some((semaphore, slot)) => (semaphore.into(), Some(slot)),
+        None if name.is_turnstile() => (name.to_string().into(), None),
+        None => (name.as_str().into(), None),
+    }
+}
+
+/// Returns a lock as a JSON object, with the semaphore of the same name if it is in use. `store` is the name of the store without secrets.
+pub(crate) fn lock_object(
+    status: &LockStatus,
+    semaphore: Option<&SemaphoreStatus>,
+    backend: &str,
+    store: &str,
+) -> String {
+    let semaphore = semaphore.and_then(|semaphore| {
+        let held = semaphore.held.iter();
+        let held =
+            held.map(|slot| SlotObject { slot: slot.slot, holder: EntryObject::new(&slot.holder, None) });
+        Some(SemaphoreObject {
+            slots: semaphore.slots?,
+            held: held.collect(),
+            waiters: queue(&semaphore.waiters),
+        })
+    });
+    let (name, slot) = name_and_slot(&status.name);
     let last_grant = status.last_grant.as_ref().map(|grant| PastObject {
         owner: grant.owner.as_str(),
         label: &grant.label,
@@ -78,13 +126,15 @@ pub(crate) fn lock_object(status: &LockStatus, backend: &str, store: &str) -> St
         age_ms: milliseconds(grant.age),
     });
     let object = LockObject {
-        name: status.name.as_str(),
+        name,
+        slot,
         state: state(status),
         backend,
         store,
         holders: status.holders.iter().map(|entry| EntryObject::new(entry, None)).collect(),
-        waiters: waiters.map(|(index, entry)| EntryObject::new(entry, Some(index + 1))).collect(),
+        waiters: queue(&status.waiters),
         last_grant,
+        semaphore,
     };
     serde_json::to_string(&object).unwrap_or_default()
 }
@@ -126,6 +176,29 @@ pub(crate) fn lock_text(status: &LockStatus) -> String {
         let owner = owner_with(&grant.owner, &grant.label);
         text +=
             &format!("  last held by {owner}, token {}, granted {} ago\n", grant.token, seconds(grant.age));
+    }
+    text
+}
+
+/// Returns the slots and the waiters of a semaphore that is in use as text.
+pub(crate) fn semaphore_text(status: &SemaphoreStatus) -> String {
+    let Some(slots) = status.slots else { return String::new() };
+    let mut text = format!("  {} of {slots} slots held\n", status.held.len());
+    for slot in &status.held {
+        let holder = &slot.holder;
+        text += &format!(
+            "  slot {} held by {}{}, for {}, lease {}{}\n",
+            slot.slot,
+            owner_and_label(holder),
+            holder.token.map_or_else(String::new, |token| format!(", token {token}")),
+            seconds(holder.age),
+            seconds(holder.expires_in),
+            broken(holder)
+        );
+    }
+    for (index, waiter) in status.waiters.iter().enumerate() {
+        let (place, age) = (ordinal(index + 1), seconds(waiter.age));
+        text += &format!("  {place} in line for a slot: {}, for {age}\n", owner_and_label(waiter));
     }
     text
 }
@@ -201,7 +274,7 @@ mod tests {
             27 * second,
         );
         let mut status = LockStatus::new(LockName::new("x").unwrap(), vec![holder.clone()], Vec::new());
-        assert!(lock_object(&status, "memory", "memory:").contains("\"broken\":null"));
+        assert!(lock_object(&status, None, "memory", "memory:").contains("\"broken\":null"));
         status.holders = vec![holder.broken(Some(notice))];
         let text = anstream::adapter::strip_str(&lock_text(&status)).to_string();
         assert_eq!(
@@ -209,7 +282,7 @@ mod tests {
             "x: held\n  held by host-a:1, token 6, EX, for 3s, lease 27s; broken by root@host-b:7 (it hangs), until it has \
              stopped, 27s at most\n"
         );
-        let object = lock_object(&status, "memory", "memory:");
+        let object = lock_object(&status, None, "memory", "memory:");
         assert!(object.contains(r#""broken":{"by":"root@host-b:7","reason":"it hangs"}"#), "{object}");
     }
 

@@ -15,6 +15,7 @@ use crate::{
 /// The locks of `--also` have the same two variables with a number, from 2: `POLYLOCK_NAME_2` and `POLYLOCK_FENCING_TOKEN_2`.
 const NAME: &str = "POLYLOCK_NAME";
 const TOKEN: &str = "POLYLOCK_FENCING_TOKEN";
+const SLOT: &str = "POLYLOCK_SLOT";
 
 /// Removes these variables.
 pub(super) fn hide_variables(command: &mut Command, hidden: &[String]) {
@@ -35,12 +36,16 @@ pub(super) fn describe_hold(command: &mut Command, guard: &MultiGuard, names: &L
             command.env_remove(variable);
         }
     }
-    for (index, name) in names.iter().enumerate() {
+    command.env_remove(SLOT);
+    if let Some(slot) = names.slot() {
+        command.env(SLOT, slot.to_string());
+    }
+    for (index, (name, held)) in names.iter().zip(names.held()).enumerate() {
         let suffix = if index == 0 { String::new() } else { format!("_{}", index + 1) };
-        let token = guard.fencing_token(name).map(|token| token.to_string()).unwrap_or_default();
+        let token = guard.fencing_token(held).map(|token| token.to_string()).unwrap_or_default();
         command.env(format!("{NAME}{suffix}"), name.as_str()).env(format!("{TOKEN}{suffix}"), token);
     }
-    if let Some(main) = guard.guard(names.main()) {
+    if let Some(main) = names.held().next().and_then(|name| guard.guard(name)) {
         describe_owner(command, main);
     }
     command.env("POLYLOCK_EXPIRES_AT_MS", wall_clock::epoch_ms_in(guard.remaining()).to_string());

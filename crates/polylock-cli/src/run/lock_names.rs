@@ -9,11 +9,13 @@ use polylock::{InvalidName, LockName};
 pub(super) struct LockNames {
     main: LockName,
     also: Vec<LockName>,
+    /// The lock of the slot that is held, if `main` is a semaphore.
+    slot: Option<LockName>,
 }
 
 impl LockNames {
     pub(super) fn new(main: &str, also: &[String]) -> Result<Self, InvalidName> {
-        let mut names = Self { main: LockName::new(main)?, also: Vec::new() };
+        let mut names = Self { main: LockName::new(main)?, also: Vec::new(), slot: None };
         for name in also {
             let name = LockName::new(name)?;
             if !names.iter().any(|other| *other == name) {
@@ -26,6 +28,21 @@ impl LockNames {
     /// Returns the name of the lock without `--also`.
     pub(super) const fn main(&self) -> &LockName {
         &self.main
+    }
+
+    /// Records the lock of the slot that is held.
+    pub(super) fn hold_slot(&mut self, lock: LockName) {
+        self.slot = Some(lock);
+    }
+
+    /// Returns the number of the slot that is held.
+    pub(super) fn slot(&self) -> Option<u32> {
+        self.slot.as_ref().and_then(|lock| lock.slot()).map(|(_, slot)| slot)
+    }
+
+    /// Returns the locks that are held, in the order of [`iter`](Self::iter).
+    pub(super) fn held(&self) -> impl Iterator<Item = &LockName> {
+        std::iter::once(self.slot.as_ref().unwrap_or(&self.main)).chain(&self.also)
     }
 
     /// Returns the names of `--also`.

@@ -19,11 +19,11 @@ mod timeline;
 mod wait;
 mod warden;
 
-use std::{io, time::Duration};
+use std::{io, pin::Pin, time::Duration};
 
 use polylock::{
-    Clock, Election, Error, Label, Locks, Moment, MultiGuard, OwnerId, Progress, Result as LockResult, Scope,
-    SystemClock,
+    Clock, Election, Error, Label, Locks, Moment, MultiGuard, MultiLock, OwnerId, Progress,
+    Result as LockResult, Scope, Semaphore, SystemClock,
 };
 use rustix::process::Signal;
 
@@ -129,6 +129,9 @@ async fn run_under_lock(
         Err(EarlyEnd::Failure(failure)) => Err(failure),
     }
 }
+
+/// The acquisition of the locks, or of a slot.
+type Acquisition<'a> = Pin<Box<dyn Future<Output = LockResult<MultiGuard>> + 'a>>;
 
 /// The end of a run before its command has run.
 enum EarlyEnd {
@@ -256,17 +259,22 @@ impl Phases<'_> {
 
     /// Acquires the locks. The time until the store was reached counts as a part of the wait; the time of --jitter does not.
     async fn acquire(&mut self, locks: &Locks, connect_time: Duration) -> Result<MultiGuard, EarlyEnd> {
-        let log = &*self.log;
-        let mut lock = locks
-            .lock_many(log.names.iter())
-            .mode(log.mode)
-            .owner(&log.owner)
-            .label(&log.label)
-            .progress(self.wait.progress);
-        if let Some(wait) = self.args.wait() {
-            lock = lock.wait(wait.saturating_sub(connect_time));
-        }
-        self.wait_for(locks, connect_time, lock.acquire()).await
+        let (args, log) = (self.args, &*self.log);
+        let wait = args.wait().map(|wait| wait.saturating_sub(connect_time));
+        let acquisition: Acquisition<'_> = match args.slots {
+            Some(slots) => {
+                let semaphore = locks.semaphore(log.names.main(), slots).owner(&log.owner).label(&log.label);
+                let semaphore = semaphore.progress(self.wait.progress);
+                let semaphore = wait.into_iter().fold(semaphore, Semaphore::wait);
+                Box::pin(async { semaphore.acquire().await.map(|slot| MultiGuard::from(slot.into_guard())) })
+            }
+            None => {
+                let lock = locks.lock_many(log.names.iter()).mode(log.mode).owner(&log.owner);
+                let lock = lock.label(&log.label).progress(self.wait.progress);
+                Box::pin(wait.into_iter().fold(lock, MultiLock::wait).acquire())
+            }
+        };
+        self.wait_for(locks, connect_time, acquisition).await
     }
 
     /// Waits for an acquisition. The wait has begun before, by the time `elapsed`.
@@ -296,6 +304,9 @@ impl Phases<'_> {
     /// Runs the command under the locks, and releases them.
     async fn hold(&mut self, guard: MultiGuard, ttl: Duration, grace: Duration) -> Result<Verdict, Failure> {
         let (args, acquired_at) = (self.args, SystemClock.now());
+        if let Some(slot) = guard.names().next().filter(|name| name.slot().is_some()) {
+            self.log.names.hold_slot(slot.clone());
+        }
         self.log.write_hold(EventKind::Acquired, &guard);
         for (name, token) in guard.fencing_tokens() {
             self.output

@@ -38,7 +38,7 @@ impl StatusLog {
 
     /// Writes an event of the held locks.
     pub(super) fn write_hold(&mut self, kind: EventKind, guard: &MultiGuard) {
-        self.tokens = self.names.iter().filter_map(|name| guard.fencing_token(name)).collect();
+        self.tokens = self.names.held().filter_map(|name| guard.fencing_token(name)).collect();
         let mut event = self.event(kind);
         event.expires_in_ms = Some(milliseconds(guard.remaining()));
         self.sink.write(&event);
@@ -102,10 +102,13 @@ impl StatusLog {
 
     /// Returns an event of the lock `name`.
     fn event_of(&self, kind: EventKind, name: &LockName) -> Event {
-        let index = self.names.iter().position(|other| other == name);
+        let index =
+            self.names.iter().zip(self.names.held()).position(|(of, held)| of == name || held == name);
         let token = index.and_then(|index| self.tokens.get(index).copied());
-        let mut event = Event::new(kind, name.as_str(), self.mode, &self.owner, &self.label).token(token);
+        let name = name.semaphore().unwrap_or(name.as_str());
+        let mut event = Event::new(kind, name, self.mode, &self.owner, &self.label).token(token);
         event.backend = self.backend;
+        event.slot = self.names.slot();
         event
     }
 }

@@ -115,7 +115,10 @@ impl WaitContext<'_> {
             let status = self.progress.queue();
             log_position(log, status.as_ref(), &owner, &mut logged_position);
             let outage = self.progress.outage();
-            let name = status.as_ref().map_or(&main, |status| &status.name);
+            // A slot and the turnstile of a semaphore are shown as the semaphore.
+            let awaited =
+                status.as_ref().map(|status| &status.name).filter(|name| name.semaphore().is_none());
+            let name = awaited.unwrap_or(&main);
             let state = self.state(name, status.as_ref().map(|status| (status, &owner)));
             waiting.show(&outage.iter().fold(state, |state, outage| state.during(outage)));
             clock.sleep_until(clock.now() + FRAME_INTERVAL).await;

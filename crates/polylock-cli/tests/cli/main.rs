@@ -12,6 +12,7 @@ mod loss;
 mod output;
 mod several_locks;
 mod signals;
+mod slots;
 mod support;
 mod terminal;
 mod unread;

@@ -13,6 +13,7 @@ mod hold;
 mod hold_events;
 mod hold_limits;
 mod keeper;
+mod known_semaphores;
 mod lifecycle;
 mod local_queue;
 mod pending;

@@ -17,6 +17,7 @@ use super::{
     hold::{Ended, Hold},
     hold_limits::HoldLimits,
     keeper::Keeper,
+    known_semaphores::KnownSemaphores,
     pending::{AT_EXIT, WorkGuard},
 };
 use crate::{
@@ -32,6 +33,7 @@ pub(crate) struct StoreHandle {
     /// The operations that callers drive themselves.
     pub(crate) foreground: Arc<Foreground>,
     pub(crate) reentry: Reentry,
+    pub(crate) semaphores: KnownSemaphores,
 }
 
 impl Drop for StoreHandle {
@@ -48,7 +50,13 @@ impl StoreHandle {
             alerts.listen(move |name| listener.upgrade().map(|keeper| keeper.check(name)).is_some());
         }
         let foreground = Arc::new(Foreground::new(context.clone()));
-        Self { context, keeper, foreground, reentry: Reentry::default() }
+        Self {
+            context,
+            keeper,
+            foreground,
+            reentry: Reentry::default(),
+            semaphores: KnownSemaphores::default(),
+        }
     }
 
     /// Runs `call` on the store's interface for inspection.

@@ -9,3 +9,4 @@ mod partial;
 
 pub use multi_guard::MultiGuard;
 pub use multi_lock::MultiLock;
+pub(crate) use partial::PartialSet;

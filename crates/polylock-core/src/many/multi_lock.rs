@@ -39,6 +39,8 @@ const SHORTEST_WAIT: Duration = Duration::from_nanos(1);
 pub struct MultiLock {
     handle: Arc<StoreHandle>,
     names: Result<BTreeSet<LockName>, InvalidName>,
+    /// True if the names are those of a path, from its root to its node.
+    is_path: bool,
     /// The settings of each lock. Its name is not used.
     template: Lock,
 }
@@ -49,7 +51,12 @@ impl MultiLock {
         template: Lock,
         names: impl Iterator<Item = impl AsRef<str>>,
     ) -> Self {
-        Self { handle, names: names.map(LockName::new).collect(), template }
+        Self { handle, names: names.map(LockName::new).collect(), is_path: false, template }
+    }
+
+    pub(crate) fn of_path(handle: Arc<StoreHandle>, template: Lock, path: &str) -> Self {
+        let names = LockName::nodes_to(path).map(BTreeSet::from_iter);
+        Self { handle, names, is_path: true, template }
     }
 
     /// Sets the TTL; see [`Lock::ttl`].
@@ -67,7 +74,18 @@ impl MultiLock {
         Self { template: self.template.outage(outage), ..self }
     }
 
-    /// Sets the mode of all locks; the default is [`Mode::Exclusive`].
+    /// Sets the longest time of each hold; see [`Lock::max_hold`]. The lock that was granted first is lost first.
+    pub fn max_hold(self, time: Duration) -> Self {
+        Self { template: self.template.max_hold(time), ..self }
+    }
+
+    /// Sets the shortest time of each hold; see [`Lock::min_hold`].
+    pub fn min_hold(self, time: Duration) -> Self {
+        Self { template: self.template.min_hold(time), ..self }
+    }
+
+    /// Sets the mode of all locks; the default is [`Mode::Exclusive`]. In a [tree](crate::Locks::tree) it is the mode of the node, either
+    /// [`Mode::Exclusive`] or [`Mode::Shared`].
     pub fn mode(self, mode: Mode) -> Self {
         Self { template: self.template.mode(mode), ..self }
     }
@@ -134,11 +152,12 @@ impl MultiLock {
     }
 
     async fn attempt(self, queues: bool) -> Result<MultiGuard> {
-        let Self { handle, names, template } = self;
+        let Self { handle, names, is_path, template } = self;
         let (context, names, options) = (&handle.context, names?, *template.options());
         if names.is_empty() {
             return Err(ConfigError::new("lock_many", "no lock has a name; pass at least one name").into());
         }
+        let intention = is_path.then(|| template.intention()).transpose()?;
         let began = context.now();
         let queue_lease = options.ttl.min(Request::MAX_QUEUE_LEASE);
         loop {
@@ -146,6 +165,9 @@ impl MultiLock {
             let mut failed = None;
             for name in &names {
                 let mut lock = template.named(name.clone());
+                if let Some(mode) = intention.filter(|_| names.last() != Some(name)) {
+                    lock = lock.mode(mode);
+                }
                 if let Some(wait) = options.wait.filter(|wait| !wait.is_zero()) {
                     // Zero would be a try, without a limit for the reply of the store.
                     lock = lock.wait((began + wait).since(context.now()).max(SHORTEST_WAIT));

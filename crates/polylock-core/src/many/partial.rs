@@ -18,7 +18,7 @@ use crate::{Guard, Moment, Operation, engine::StoreContext, sync::lock};
 /// other program can give it the missing one. A task on the I/O thread therefore wakes the caller every third of the queue lease, and
 /// releases the locks of a caller that was not polled for a whole one.
 #[derive(Debug)]
-pub(super) struct PartialSet {
+pub(crate) struct PartialSet {
     context: Arc<StoreContext>,
     queue_lease: Duration,
     shared: Arc<Shared>,
@@ -42,14 +42,14 @@ struct State {
 }
 
 impl PartialSet {
-    pub(super) fn new(context: Arc<StoreContext>, queue_lease: Duration) -> Self {
+    pub(crate) fn new(context: Arc<StoreContext>, queue_lease: Duration) -> Self {
         let state = State { guards: Vec::new(), polled: context.now(), is_abandoned: false };
         let shared = Arc::new(Shared { state: Mutex::new(state), wake: Notify::new() });
         Self { context, queue_lease, shared, watched: None }
     }
 
     /// Adds a lock. Returns false if the others were released meanwhile; then the lock is released, too.
-    pub(super) fn add(&self, guard: Guard) -> bool {
+    pub(crate) fn add(&self, guard: Guard) -> bool {
         let mut state = lock(&self.shared.state);
         if state.is_abandoned {
             drop(state);
@@ -61,12 +61,12 @@ impl PartialSet {
     }
 
     /// Removes and returns all locks.
-    pub(super) fn take(&self) -> Vec<Guard> {
+    pub(crate) fn take(&self) -> Vec<Guard> {
         mem::take(&mut lock(&self.shared.state).guards)
     }
 
     /// Returns the output of `acquiring`, or `None` if one of the locks is lost or released before.
-    pub(super) async fn keep_while<F: Future>(&mut self, acquiring: F) -> Option<F::Output> {
+    pub(crate) async fn keep_while<F: Future>(&mut self, acquiring: F) -> Option<F::Output> {
         let lost: Vec<_> =
             lock(&self.shared.state).guards.iter().map(|guard| Box::pin(guard.lost())).collect();
         if lost.is_empty() {

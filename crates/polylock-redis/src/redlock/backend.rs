@@ -54,7 +54,7 @@ pub(super) struct Context {
 /// Handles a server's push message for the waiters of this process.
 pub(super) fn on_push(waiters: &WaiterQueues, push: Push<'_>) {
     let name = match push {
-        Push::Message(name) => str::from_utf8(name).ok().and_then(|name| LockName::new(name).ok()),
+        Push::Message(name) => str::from_utf8(name).ok().and_then(|name| LockName::from_store(name).ok()),
         Push::Lost => None,
     };
     match name {

@@ -32,7 +32,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
 
 /// Decodes a name from the bytes that the tables store; `None` if they are no valid name.
 pub(crate) fn name(bytes: Vec<u8>) -> Option<LockName> {
-    LockName::new(String::from_utf8(bytes).ok()?).ok()
+    LockName::from_store(String::from_utf8(bytes).ok()?).ok()
 }
 
 /// The state of a request: `Held` from a row (token, remaining lease, ...), `Blocked` from a row (NULL, remaining lease of the last entry

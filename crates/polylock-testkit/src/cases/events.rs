@@ -86,6 +86,7 @@ pub(super) async fn are_bounded_for_a_slow_reader(trial: Trial) -> Outcome {
     }
     gate.freeze();
     clock.advance(guard.remaining());
+    assert!(!guard.is_held(), "held after the deadline");
     // The loss comes before the events that were not read.
     let loss = soon("the loss", slower.next()).await;
     assert_eq!(loss, Some(GuardEvent::Lost(LostReason::DeadlineReached)));

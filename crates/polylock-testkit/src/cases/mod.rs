@@ -24,8 +24,10 @@ mod reentrancy;
 mod release;
 mod renew;
 mod secrets;
+mod semaphore;
 mod shutdown;
 mod threads;
+mod tree;
 mod ttl;
 mod wait;
 
@@ -141,6 +143,26 @@ macro_rules! __cases {
                 run_stops_at_the_loss_of_one []
                 a_lock_that_is_lost_while_waiting_is_acquired_again []
                 an_acquire_that_is_not_polled_keeps_no_lock []
+                at_every_poll_of_a_free_acquire []
+                at_every_poll_of_a_waiting_acquire []
+            }
+            tree {
+                nodes_exclude_their_ancestors_and_descendants [Modes]
+                a_lock_of_the_root_excludes_the_tree [Modes]
+                tasks_lose_no_update [Modes]
+                invalid_nodes_are_refused_before_any_io []
+            }
+            semaphore {
+                one_slot_excludes_other_holders []
+                one_free_slot_of_five_excludes_other_holders []
+                admits_as_many_holders_as_slots []
+                first_come_first_served [Order]
+                a_try_takes_any_free_slot []
+                is_independent_of_the_lock_with_its_name []
+                another_number_of_slots_is_an_error [Inspect]
+                the_slot_of_a_dead_holder_is_free_after_its_ttl []
+                a_wait_that_times_out_leaves_no_entry []
+                shows_its_slots_and_waiters [Inspect]
                 at_every_poll_of_a_free_acquire []
                 at_every_poll_of_a_waiting_acquire []
             }

@@ -359,7 +359,7 @@ pub(super) async fn the_queue_is_read_for_a_display(trial: Trial) -> Outcome {
 }
 
 /// Waits until the progress shows a queue with this property.
-async fn shown(progress: &Progress, has: impl Fn(&LockStatus) -> bool) -> LockStatus {
+async fn shown(progress: &Progress, has: impl Fn(&LockStatus) -> bool + Send + Sync) -> LockStatus {
     soon("the queue in the progress", async {
         loop {
             match progress.queue().filter(&has) {

@@ -134,26 +134,30 @@ async fn a_wake_signal_wakes_waiters_early() {
             polylock_azure::connect(Config::new(&namespace.url).unwrap().wake_signal(&signal)).await.unwrap();
         Locks::new(store)
     };
-    let names = ["b/0", "b/1", "b/2", "b/3", "b/4", "b/5"];
-    let mut all = Vec::new();
-    for name in names {
-        let waiter = opened().await;
-        // With the signal, and without as a control.
-        let (signal, namespace) = (signal.clone(), &namespace);
-        all.push(async move {
-            let mut with = Vec::new();
-            for _ in 0..3 {
-                with.push(handed_over(namespace, &waiter, name, || signal.notify(name).unwrap()).await);
-            }
-            let without = handed_over(namespace, &waiter, name, || ()).await;
-            (with, without)
-        });
+    let mut waiters = Vec::new();
+    for name in ["b/0", "b/1", "b/2", "b/3", "b/4", "b/5"] {
+        waiters.push((name, opened().await));
     }
-    let (with, without): (Vec<_>, Vec<_>) = join_all(all).await.into_iter().unzip();
-    let with = with.concat();
-    println!("handed over after {with:.1?}, and {without:.1?} without the signal");
-    let some_wait = without.iter().any(|took| *took >= AT_ONCE);
-    assert!(most_are_at_once(&with) && some_wait, "the signal makes no difference");
+    let with = join_all(waiters.iter().map(async |(name, waiter)| {
+        let mut with = Vec::new();
+        for _ in 0..3 {
+            with.push(handed_over(&namespace, waiter, name, || signal.notify(name).unwrap()).await);
+        }
+        with
+    }));
+    let with = with.await.concat();
+    println!("handed over after {with:.1?} with the signal");
+    assert!(most_are_at_once(&with), "the signal does not wake the waiters");
+    // A poll of each of them may come soon after a release by chance, but not again and again.
+    for round in 1.. {
+        let without = waiters.iter().map(|(name, waiter)| handed_over(&namespace, waiter, name, || ()));
+        let without = join_all(without).await;
+        println!("handed over after {without:.1?} without it");
+        if without.iter().any(|took| *took >= AT_ONCE) {
+            break;
+        }
+        assert!(round < 5, "the signal makes no difference");
+    }
     let (waiter, mut all) = (opened().await, Vec::new());
     for _ in 0..3 {
         all.push(handed_over(&namespace, &waiter, "all", || signal.notify_all()).await);

@@ -85,7 +85,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "run that waits for its release as long as the lease lasts",
         file: "crates/polylock-core/src/guard.rs",
-        from: "self.release_within(Some(RUN_RELEASE))",
+        from: "self.release_within(Some(RELEASE_LIMIT))",
         to: "self.release_within(None)",
         test: ("conformance", "memory::lost::run_returns_when_the_work_is_done"),
     },
@@ -104,9 +104,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "guarded work polled before the clock is read",
         file: "crates/polylock-core/src/guard.rs",
-        from: "        if let Err(ended) = this.hold.check() {
+        from: "        if let Err(lost) = (this.check)() {
             this.work.set(None);",
-        to: "        if let (true, Err(ended)) = (signalled, this.hold.check()) {
+        to: "        if let (true, Err(lost)) = (signalled, (this.check)()) {
             this.work.set(None);",
         test: (
             "processes",
@@ -146,7 +146,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "a hold in a session is not renewed until its delayed release",
-        file: "crates/polylock-core/src/engine/shared_hold.rs",
+        file: "crates/polylock-core/src/engine/context.rs",
         from: "HoldLifetime::Session => (Duration::MAX, Duration::ZERO),",
         to: "HoldLifetime::Session => (Duration::ZERO, Duration::MAX),",
         test: ("engine", "a_release_after_a_delay_keeps_a_hold_that_would_end_with_the_process"),

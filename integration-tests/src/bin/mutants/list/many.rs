@@ -118,4 +118,25 @@ pub(super) const MUTANTS: &[Mutant] = &[
         to: "let token = guard.fencing_token(names.main())",
         test: ("processes", "cli::several_locks::sqlite_full::runs_with_overlapping_locks_lose_no_update"),
     },
+    Mutant {
+        name: "trees: the ancestors in the mode of the node",
+        file: "crates/polylock-core/src/many/multi_lock.rs",
+        from: "if let Some(mode) = intention.filter(|_| names.last() != Some(name)) {",
+        to: "if let Some(mode) = intention.filter(|_| names.is_empty()) {",
+        test: ("conformance", "memory::tree::nodes_exclude_their_ancestors_and_descendants"),
+    },
+    Mutant {
+        name: "trees: a writer is a reader of the ancestors",
+        file: "crates/polylock-core/src/mode.rs",
+        from: "Self::Exclusive => Some(Self::ConcurrentWrite),",
+        to: "Self::Exclusive => Some(Self::ConcurrentRead),",
+        test: ("conformance", "memory::tree::nodes_exclude_their_ancestors_and_descendants"),
+    },
+    Mutant {
+        name: "trees: the ancestors are not locked",
+        file: "crates/polylock-core/src/name.rs",
+        from: "Ok(ends.into_iter().map(|end|",
+        to: "Ok(ends.into_iter().rev().take(1).map(|end|",
+        test: ("conformance", "memory::tree::tasks_lose_no_update"),
+    },
 ];

@@ -12,6 +12,7 @@ mod mysql;
 mod postgres;
 mod redis;
 mod redlock;
+mod semaphore;
 mod sql;
 mod sqlite;
 mod tower;
@@ -26,6 +27,7 @@ pub(crate) fn mutants() -> impl Iterator<Item = &'static Mutant> {
         core::MUTANTS,
         api::MUTANTS,
         many::MUTANTS,
+        semaphore::MUTANTS,
         election::MUTANTS,
         transition::MUTANTS,
         sql::MUTANTS,

@@ -1,0 +1,73 @@
+//! `polylock run --slots`: a command with a slot of a semaphore.
+
+use sqlx::Connection;
+
+use crate::support::{Workspace, eventually, is_alive, lines, stderr, stdout};
+
+#[test]
+fn each_run_has_a_slot_of_its_own() {
+    let workspace = Workspace::new();
+    let hold = "echo $POLYLOCK_SLOT > slot$POLYLOCK_SLOT; exec sleep 60";
+    let first = workspace.start("--slots 2 --label nightly gpu", hold);
+    workspace.wait_for_file("slot0");
+    let second = workspace.start("--slots 2 gpu", hold);
+    workspace.wait_for_file("slot1");
+
+    let busy = workspace.call("run -n --slots 2 gpu touch ran");
+    assert_eq!(busy.status.code(), Some(75), "{}", stderr(&busy));
+    assert!(stderr(&busy).contains("lock gpu not acquired"), "{}", stderr(&busy));
+    let other = workspace.call("run --slots 3 gpu touch ran");
+    assert_eq!(other.status.code(), Some(78), "{}", stderr(&other));
+    let text = stderr(&other);
+    assert!(text.contains("2 slots") && text.contains("this request has 3"), "{text}");
+    assert!(!workspace.path("ran").exists());
+    // The lock is independent of the semaphore.
+    assert!(workspace.call("run -n gpu true").status.success());
+
+    let waiter = workspace.start("--slots 2 --status-file status gpu", "echo $POLYLOCK_NAME $POLYLOCK_SLOT");
+    eventually("a waiter", || {
+        workspace.status("gpu")["semaphore"]["waiters"].as_array().is_some_and(|waiters| waiters.len() == 1)
+    });
+    let status = workspace.status("gpu");
+    assert_eq!((&status["state"], &status["semaphore"]["slots"]), (&"free".into(), &2.into()));
+    let held = status["semaphore"]["held"].as_array().unwrap();
+    assert_eq!(
+        (&held[0]["slot"], &held[0]["label"], &held[1]["slot"]),
+        (&0.into(), &"nightly".into(), &1.into())
+    );
+    let text = stdout(&workspace.call("status gpu"));
+    assert!(text.contains("2 of 2 slots held") && text.contains("slot 1 held by"), "{text}");
+    assert!(text.contains("1st in line for a slot"), "{text}");
+    let code = workspace.call("status --exit-code gpu").status.code();
+    assert_eq!(code, Some(75));
+
+    drop(second);
+    let output = waiter.finish();
+    assert_eq!(stdout(&output), "gpu 1\n", "{}", stderr(&output));
+    let events = lines(&workspace.read("status"));
+    let acquired = events.iter().find(|event| event["event"] == "acquired").unwrap();
+    assert_eq!((&acquired["name"], &acquired["slot"]), (&"gpu".into(), &1.into()));
+    assert!(acquired["fencing_token"].is_u64());
+    drop(first);
+}
+
+#[test]
+fn a_lost_slot_stops_the_command() {
+    let workspace = Workspace::new();
+    let run =
+        workspace.start("--slots 2 --ttl 6s --status-file status gpu", "echo $$ > child; exec sleep 60");
+    let child = workspace.wait_for_pid("child");
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let mut store = sqlx::SqliteConnection::connect(&workspace.url()).await.unwrap();
+        let gone = sqlx::query("DELETE FROM polylock_holds").execute(&mut store).await.unwrap();
+        assert_eq!(gone.rows_affected(), 1);
+    });
+    let output = run.finish();
+    assert_eq!(output.status.code(), Some(79), "{}", stderr(&output));
+    assert!(stderr(&output).contains("lock gpu slot 0 lost: "), "{}", stderr(&output));
+    assert!(!is_alive(child));
+    let events = lines(&workspace.read("status"));
+    let lost = events.iter().find(|event| event["event"] == "lost").unwrap();
+    assert_eq!((&lost["name"], &lost["slot"]), (&"gpu".into(), &0.into()));
+}
