@@ -9,8 +9,8 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use polylock::Mode;
 
-pub(crate) use self::supervised::{Elect, Restart, Supervised, duration};
-use self::supervised::{HOLDING, STOPPING};
+pub(crate) use self::supervised::{Elect, FOREVER, Once, Restart, Supervised, Waiting, duration};
+use self::supervised::{HOLDING, STOPPING, WAITING};
 use crate::{exit, help};
 
 /// Runs a command under a distributed lock, and stops it before another process can acquire the lock
@@ -96,6 +96,9 @@ pub(crate) enum Command {
     /// Keep a command running on exactly one machine: run it while this process leads an election
     #[command(after_long_help = help::ELECT)]
     Elect(Box<Elect>),
+    /// Run a command once per period, over all machines
+    #[command(after_long_help = help::ONCE)]
+    Once(Box<Once>),
     /// Show the holders and the waiters of a lock
     #[command(after_long_help = help::STATUS)]
     Status {
@@ -159,24 +162,11 @@ pub(crate) enum Command {
 
 #[derive(Debug, Args)]
 pub(crate) struct Run {
-    /// Do not wait: fail at once if the lock is held elsewhere
-    #[arg(short = 'n', long, visible_aliases = ["nb", "nonblock"], conflicts_with = "wait", help_heading = WAITING)]
-    pub(crate) no_wait: bool,
-    /// Maximum time to wait for the lock; 0 is the same as --no-wait [default: no limit]
-    #[arg(short, long, visible_alias = "timeout", value_name = "DUR", value_parser = duration, help_heading = WAITING)]
-    pub(crate) wait: Option<Duration>,
-    /// Maximum time for which the store may be unreachable, also at the start, before polylock gives up [default: 30s]
-    #[arg(long, value_name = "DUR", value_parser = duration, help_heading = WAITING)]
-    pub(crate) outage: Option<Duration>,
-    /// Exit code if the lock was not acquired
-    #[arg(short = 'E', long, value_name = "N", default_value_t = exit::NOT_ACQUIRED, help_heading = WAITING)]
-    pub(crate) conflict_exit_code: u8,
+    #[command(flatten)]
+    pub(crate) waiting: Waiting,
     /// Exit 0 without running the command if the lock is busy
     #[arg(long, help_heading = WAITING)]
     pub(crate) skip_ok: bool,
-    /// Wait a random time, up to this duration, before requesting the lock
-    #[arg(long, value_name = "DUR", value_parser = duration, help_heading = WAITING)]
-    pub(crate) jitter: Option<Duration>,
 
     /// Share the lock with other shared holders (the same as --mode PR)
     #[arg(short, long, group = "lock_mode", help_heading = HOLDING)]
@@ -346,11 +336,6 @@ fn bench_part() -> impl TypedValueParser<Value = polylock_bench::Part> {
     PossibleValuesParser::new(all.map(polylock_bench::Part::name)).try_map(find)
 }
 
-const WAITING: &str = "Waiting";
-
-/// A wait without an end: longer than the clock counts.
-pub(crate) const FOREVER: Duration = Duration::from_secs(1000 * 365 * 24 * 3600);
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(crate) enum OnLost {
     /// Send --signal one grace period before another process can acquire the lock, then SIGKILL
@@ -363,15 +348,11 @@ pub(crate) enum OnLost {
 }
 
 impl Run {
-    /// Returns a run with these options, that holds the lock exclusively and waits for it and for the store without a limit.
-    pub(crate) const fn without_limits(common: Supervised) -> Self {
+    /// Returns a run with these options, that holds the lock exclusively.
+    pub(crate) const fn exclusive(waiting: Waiting, common: Supervised) -> Self {
         Self {
-            no_wait: false,
-            wait: Some(FOREVER),
-            outage: Some(FOREVER),
-            conflict_exit_code: exit::NOT_ACQUIRED,
+            waiting,
             skip_ok: false,
-            jitter: None,
             shared: false,
             exclusive: true,
             mode: None,
@@ -393,11 +374,6 @@ impl Run {
             None if self.shared => Mode::Shared,
             None => Mode::Exclusive,
         }
-    }
-
-    /// Returns the time limit of the wait: `None` is no limit, zero is one try.
-    pub(crate) fn wait(&self) -> Option<Duration> {
-        if self.no_wait { Some(Duration::ZERO) } else { self.wait }
     }
 }
 
@@ -423,7 +399,7 @@ mod tests {
     fn the_flags_of_the_command_need_no_separator() {
         let parsed = run("-n orders ls -l -n --wait 3").unwrap();
         assert_eq!(parsed.common.command, ["ls", "-l", "-n", "--wait", "3"]);
-        assert!(parsed.no_wait && parsed.wait.is_none());
+        assert!(parsed.waiting.no_wait && parsed.waiting.wait.is_none());
         assert_eq!(run("orders -n ls").unwrap().common.command, ["ls"]);
         assert_eq!(run("orders -- -odd").unwrap().common.command, ["-odd"]);
         let parsed = run("orders --also stock --also invoices ls --also x").unwrap();
@@ -434,11 +410,11 @@ mod tests {
     #[test]
     fn aliases_and_durations() {
         for same in ["--no-wait", "--nb", "--nonblock", "-n", "-w 0", "--timeout 0"] {
-            assert_eq!(run(&format!("{same} x true")).unwrap().wait(), Some(Duration::ZERO), "{same}");
+            assert_eq!(run(&format!("{same} x true")).unwrap().waiting.limit(), Some(Duration::ZERO), "{same}");
         }
-        assert_eq!(run("-w 0.2 x true").unwrap().wait(), Some(Duration::from_millis(200)));
-        assert_eq!(run("--timeout 1m30s x true").unwrap().wait(), Some(Duration::from_secs(90)));
-        assert_eq!(run("x true").unwrap().wait(), None);
+        assert_eq!(run("-w 0.2 x true").unwrap().waiting.limit(), Some(Duration::from_millis(200)));
+        assert_eq!(run("--timeout 1m30s x true").unwrap().waiting.limit(), Some(Duration::from_secs(90)));
+        assert_eq!(run("x true").unwrap().waiting.limit(), None);
     }
 
     #[test]

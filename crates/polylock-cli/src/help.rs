@@ -165,6 +165,47 @@ EXAMPLES
   polylock elect -S postgres://locks@db/app scheduler ./scheduler
   polylock elect --ttl 10s --restart always mail-queue ./worker mail";
 
+pub(crate) const ONCE: &str = "\
+Start the same command line on several machines at about the same time,
+with cron for example. One of them runs CMD in each period; on the others
+polylock exits with 0, and prints nothing unless a terminal reads it or
+-v is set. The store keeps a record of the last run, which outlives the
+lock: it also decides which period it is, by its own clock. So the clocks
+of the machines may differ, and CMD may take milliseconds.
+
+A period begins at --at in UTC. A run that begins shortly before counts
+for it: up to a tenth of the period, and a minute at most. --every 1d is
+the default. Use the same --every and --at on all machines.
+
+The job NAME runs under the lock NAME, as with `polylock run`: see WHEN
+THE LOCK IS LOST in `polylock run --help`. If another machine runs CMD
+and --retries allows another attempt, polylock waits for its end, as long
+as --wait says.
+
+ATTEMPTS
+  CMD has succeeded if it exits with 0. Any other end is recorded with
+  its reason, and polylock exits with the code of CMD. With --retries N,
+  the next call on any machine runs CMD again, up to N times in the
+  period. An attempt without a recorded end counts as failed: its machine
+  has died, or has lost the lock. Without --retries, CMD begins once per
+  period at most, whatever happens.
+
+  `polylock status NAME` shows the last run.
+
+STORES
+  Every store but Redlock, ZooKeeper and Azure Blob Storage keeps records;
+  those three end with 78.
+
+EXIT CODE
+  0    CMD has succeeded, here or elsewhere in this period; or no attempt
+       of the period is left
+  75   another machine runs CMD, and --no-wait or --wait has ended the wait
+  and those of `polylock run`
+
+EXAMPLES
+  0 2 * * *  polylock once -S postgres://locks@db/app --at 02:00 nightly ./report
+  */5 * * * *  polylock once --every 5m --retries 2 sync ./sync";
+
 pub(crate) const STATUS: &str = "\
 OUTPUT
   --output jsonl prints one object per lock and line, --output json
@@ -178,6 +219,12 @@ OUTPUT
   If the semaphore with this name is in use (run --slots), status has
     \"semaphore\":{\"slots\",\"held\":[{\"slot\", ENTRY}],\"waiters\":[ENTRY]}
   and list has an object for each of its locks, with \"slot\".
+  If the job with this name has run (polylock once), status has
+    \"last_run\":{\"outcome\",\"reason\",\"owner\",\"label\",
+     \"fencing_token\",\"attempt\",\"started_at_ms\",\"ended_at_ms\",
+     \"next_due_ms\"}
+  with an outcome of succeeded, failed or unfinished. The times are those
+  of the store, in milliseconds since 1970.
   \"broken\" is null, or {\"by\",\"reason\"} for a hold that was broken and
   has not ended yet. \"last_grant\" of a free lock is null, or
     {\"owner\",\"label\",\"fencing_token\",\"age_ms\"}
@@ -281,11 +328,11 @@ RIGHTS OF THE PROGRAM'S USER, IN ADDITION TO THE RIGHT TO CONNECT
     GRANT SELECT ON public.polylock_meta TO app;
     GRANT SELECT, INSERT, UPDATE, DELETE
       ON public.polylock_holds, public.polylock_waiters,
-      public.polylock_broken TO app;
+      public.polylock_broken, public.polylock_runs TO app;
     GRANT USAGE ON SEQUENCE public.polylock_tokens TO app;
   (Every user has the right EXECUTE on the functions unless it was
   revoked. With polylock.strategy=pessimistic, the tables are
-  polylock_rows and polylock_sessions instead of those three.)
+  polylock_rows and polylock_sessions instead of the first three.)
 
   MySQL and MariaDB (the database is app):
     GRANT SELECT, INSERT, UPDATE, DELETE, EXECUTE ON app.* TO app;";

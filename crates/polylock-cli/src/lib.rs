@@ -117,6 +117,7 @@ async fn dispatch(cli: Cli, output: &Output) -> Result<u8, Failure> {
     match cli.command {
         Command::Run(run) => run::run(&cli.global, &run, output).await,
         Command::Elect(elect) => run::elect(&cli.global, *elect, output).await,
+        Command::Once(once) => run::once(&cli.global, *once, output).await,
         Command::Status { exit_code, name } => command::status(&cli.global, &name, exit_code, output).await,
         Command::List { prefix } => command::list(&cli.global, &prefix, output).await,
         Command::Watch(args) => command::watch(&cli.global, &args, output).await,

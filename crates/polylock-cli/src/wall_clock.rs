@@ -17,3 +17,8 @@ pub(crate) fn timestamp() -> String {
 pub(crate) fn epoch_ms_in(time: Duration) -> u128 {
     (now() + time).duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_millis())
 }
+
+/// Returns the time since 1970 as RFC 3339 in UTC, in seconds.
+pub(crate) fn at(since_1970: Duration) -> String {
+    humantime::format_rfc3339_seconds(SystemTime::UNIX_EPOCH + since_1970).to_string()
+}

@@ -307,13 +307,15 @@ pub struct Store {
     pub alerts: Option<Arc<HoldAlerts>>,
     /// The interface for raising tokens, if the store has it.
     pub raise: Option<Arc<dyn RaiseToken>>,
+    /// The interface for the records of jobs, if the store has it.
+    pub records: Option<Arc<dyn KeepRecord>>,
 }
 
 impl Store {
     /// Creates a store that can't be inspected.
     #[must_use]
     pub fn new(backend: Arc<dyn Backend>) -> Self {
-        Self { backend, inspect: None, alerts: None, raise: None }
+        Self { backend, inspect: None, alerts: None, raise: None, records: None }
     }
 
     /// Creates a store that can be inspected.
@@ -333,6 +335,13 @@ impl Store {
     #[must_use]
     pub fn raising(mut self, raise: Arc<dyn RaiseToken>) -> Self {
         self.raise = Some(raise);
+        self
+    }
+
+    /// Returns the same store, which keeps records of jobs.
+    #[must_use]
+    pub fn recording(mut self, records: Arc<dyn KeepRecord>) -> Self {
+        self.records = Some(records);
         self
     }
 }

@@ -276,12 +276,22 @@ pub enum Operation {
     Inspect,
     /// Breaking a lock.
     Break,
+    /// Reading or writing the record of a job.
+    Record,
 }
 
 impl Operation {
     /// Every operation, in the order above.
-    pub const ALL: [Self; 7] =
-        [Self::Connect, Self::Claim, Self::Wait, Self::Renew, Self::Release, Self::Inspect, Self::Break];
+    pub const ALL: [Self; 8] = [
+        Self::Connect,
+        Self::Claim,
+        Self::Wait,
+        Self::Renew,
+        Self::Release,
+        Self::Inspect,
+        Self::Break,
+        Self::Record,
+    ];
 
     /// Returns the name of the operation.
     #[must_use]
@@ -294,6 +304,7 @@ impl Operation {
             Self::Release => "release",
             Self::Inspect => "inspect",
             Self::Break => "break",
+            Self::Record => "record",
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The contract of the small records that outlive holds: what a store keeps about the last run of a job.
+//! The contract of the records that outlive holds: the last run of a job.
 
 use std::{fmt, time::Duration};
 
@@ -6,7 +6,7 @@ use async_trait::async_trait;
 
 use crate::{FencingToken, LockName, Result};
 
-/// The version of a record: no two writes of one name have the same one.
+/// The version of a record. A record is replaced only by one of a greater version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RecordVersion {
     /// The token of the hold under which the record was written.
@@ -15,7 +15,7 @@ pub struct RecordVersion {
     pub revision: u32,
 }
 
-/// A record of a name.
+/// The record of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
     /// The version.
@@ -26,7 +26,7 @@ pub struct Record {
 
 impl Record {
     /// The greatest length of a text, in bytes.
-    pub const MAX_BYTES: usize = 2048;
+    pub const MAX_BYTES: usize = 1024;
 }
 
 /// The reply to a read.
@@ -51,20 +51,13 @@ pub trait KeepRecord: fmt::Debug + Send + Sync + 'static {
     /// If the store is unavailable.
     async fn read_record(&self, name: &LockName) -> Result<StoredRecord>;
 
-    /// Replaces the record of `name` by `record`, which is kept for `keep` from now on by the clock of the store. Returns true if it was
-    /// written.
+    /// Writes the record of `name` in one atomic step, unless the store has one whose version is the same or greater. It is kept for `keep`
+    /// from now on by the clock of the store.
     ///
-    /// It is a compare-and-set, in one atomic step: `record` is written only if the present version is `replaces`; `None` stands for no
-    /// record. If `record` itself is already stored, an earlier copy of this call has written it: the call returns true and changes
-    /// nothing. So a lost reply is harmless, and a copy that arrives late has no effect.
+    /// So a lost reply is harmless, and a copy that arrives late does not replace a later record. The caller reads the record to find out
+    /// if it was written.
     ///
     /// # Errors
     /// An error means *unknown*. Core repeats the call.
-    async fn write_record(
-        &self,
-        name: &LockName,
-        replaces: Option<RecordVersion>,
-        record: &Record,
-        keep: Duration,
-    ) -> Result<bool>;
+    async fn write_record(&self, name: &LockName, record: &Record, keep: Duration) -> Result<()>;
 }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::{
-    BreakLock, Capabilities, Clock, Election, Label, Lock, LockName, LockStatus, MultiLock, Operation,
+    BreakLock, Capabilities, Clock, Election, Label, Lock, LockName, LockStatus, MultiLock, Once, Operation,
     Options, OwnerId, Result, Semaphore, SemaphoreStatus, ShutdownReport, Store, SystemClock, Watch,
     engine::{self, Pending, StoreContext, StoreHandle},
     io,
@@ -93,6 +93,11 @@ impl Locks {
     /// It is independent of the lock with the same name. All users of one semaphore must pass the same number. See [`Semaphore`].
     pub fn semaphore(&self, name: impl AsRef<str>, slots: u32) -> Semaphore {
         Semaphore::new(self.handle.clone(), self.lock(""), name.as_ref(), slots)
+    }
+
+    /// Returns the job `name`, which runs once per period over all processes. See [`Once`]. An invalid name is an error of the run.
+    pub fn once(&self, name: impl AsRef<str>) -> Once {
+        Once::new(self.handle.clone(), self.lock(name.as_ref()), name.as_ref())
     }
 
     /// Returns the election `name`, in which one of all candidates leads at a time. See [`Election`]. An invalid name is an error of

@@ -1,6 +1,8 @@
 //! The in-memory store: the reference for all other stores, and a real lock for the tasks of one process.
 //!
-//! Exclusion, order and tokens hold as long as the process runs. The store keeps only the entries in use.
+//! Exclusion, order and tokens hold as long as the process runs. The store keeps only the entries in use, and the records of jobs.
+
+mod records;
 
 use std::{
     collections::BTreeMap,
@@ -13,6 +15,7 @@ use std::{
 
 use async_trait::async_trait;
 
+use self::records::Records;
 use crate::{
     Backend, BreakNotice, BreakOrder, Capabilities, ClaimOutcome, Clock, Entry, Fencing, FencingToken, Grant,
     HoldAlerts, Inspect, KeepAlive, LockName, LockStatus, LostReason, Moment, Notifications, OwnerId,
@@ -56,9 +59,9 @@ fn open(space: Arc<Space>) -> Store {
     capabilities.notifications = Notifications::Pushed;
     capabilities.fencing = Fencing::WhileRunning;
     capabilities.scope = Scope::Process;
-    let alerts = space.alerts.clone();
+    let (alerts, records) = (space.alerts.clone(), space.records.clone());
     let backend = Arc::new(MemoryBackend { space, capabilities });
-    Store::inspectable(backend.clone()).alerting(alerts).raising(backend)
+    Store::inspectable(backend.clone()).alerting(alerts).raising(backend).recording(records)
 }
 
 #[derive(Debug)]
@@ -75,6 +78,7 @@ struct Space {
     /// Grows with each operation that may have changed a lock.
     version: AtomicU64,
     state: Mutex<State>,
+    records: Arc<Records>,
 }
 
 #[derive(Debug, Default)]
@@ -103,6 +107,7 @@ struct Record {
 impl Space {
     fn new(clock: Arc<dyn Clock>) -> Self {
         Self {
+            records: Arc::new(Records::new(clock.clone())),
             clock,
             wakeups: Wakeups::default(),
             alerts: Arc::default(),

@@ -1,42 +1,47 @@
 //! Jobs that run once per period, over all machines.
 
+mod attempt;
+mod job;
 mod last_run;
 mod period;
 
 use std::{fmt, sync::Arc, time::Duration};
 
 use self::{
+    attempt::FIRST,
+    job::Job,
     last_run::{Decision, decide},
-    period::{Period, Periods},
+    period::Periods,
 };
-pub use self::last_run::{LastRun, RunOutcome};
-use crate::{
-    ConfigError, Error, Fault, Guard, KeepRecord, Lock, LockName, LostReason, Operation, OwnerId, Progress, Record,
-    RecordVersion, Result, StoredRecord, Unavailable, duration,
-    engine::{Backoff, Hold, StoreHandle},
-    io, owner,
+pub use self::{
+    attempt::{Attempt, RunReport},
+    last_run::{LastRun, RunOutcome},
 };
+use crate::{Lock, OwnerId, Progress, Result, engine::StoreHandle};
 
-/// The length of a day, the default period.
+/// The default period: a day.
 const DAY: Duration = Duration::from_secs(24 * 3600);
-/// The longest pause before a failed read or write of the record is repeated, before the jitter.
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// A job that runs at most once per period, over all processes: created by [`Locks::once`](crate::Locks::once).
 ///
-/// The store keeps a record of the last run, beyond the hold of the lock. A run is decided in three steps:
+/// The store keeps a record of the last run, which outlives the hold of the lock. A run begins in three steps:
 ///
 /// 1. The lock with the name of the job is acquired.
-/// 2. The record and the time are read from the *store*, so the clocks of the machines do not matter. If the job has succeeded in the
-///    present period, or no attempt is left, the job is skipped.
-/// 3. The begin of the attempt is recorded by a compare-and-set: the store writes it only if the record is still the one that was read.
+/// 2. The record and the time are read from the *store*, so the clocks of the machines do not matter. If an attempt has succeeded in
+///    the present period, or no attempt is left, the job is skipped.
+/// 3. The begin of the attempt is recorded, with the fencing token of the lock. The store refuses a record with a smaller token than
+///    that of the present one. The work begins only if the record is in the store and the lock is still held then.
 ///
-/// So each attempt of each period belongs to one process at most, even if a process was paused beyond the end of its lease between these
-/// steps. The end of the run is recorded before the lock is released. An attempt without a recorded end counts as failed, because its
-/// process may have died.
+/// So a process that was paused between these steps until another one holds the lock does not begin. The end of the work is recorded
+/// before the lock is released. An attempt without a recorded end counts as failed, because its process may have died: after the crash
+/// of a process, the job runs again in this period only with [`retries`](Self::retries). As with every lease, work that is in flight while
+/// its process is paused can't be stopped: pass the [fencing token](LastRun::token) of the run to the resource.
 ///
-/// Periods begin at [`at`](Self::at), and a run up to a minute before counts for the next period, so it does not matter that the machines
-/// start the job at slightly different times.
+/// Periods begin at [`at`](Self::at). A run that begins shortly before a period counts for it, up to a tenth of the period and a
+/// minute at most: the machines that start the job at the same time have clocks that differ. If the clock of the store is set back
+/// by less than a period, the job is skipped until the clock has reached the next period again.
+///
+/// All machines should set the same period. Each call decides by its own one.
 ///
 /// ```
 /// use std::{convert::Infallible, time::Duration};
@@ -69,42 +74,41 @@ pub enum OnceOutcome<T, E> {
     Succeeded(T),
     /// The job has run, and has failed. Another attempt may follow in this period if there are [`retries`](Once::retries).
     Failed(E),
-    /// The job was not run: it has run in this period before.
+    /// The job was not run: this is its last run, in the present period.
     Skipped(LastRun),
 }
 
-/// The first step of a job: see [`Once::begin`].
+/// The outcome of [`Once::begin`].
 #[derive(Debug)]
-#[non_exhaustive]
-pub enum Begun {
+pub enum OnceBegin {
     /// The job is due, and this process may run it.
     Due(Attempt),
-    /// The job is not due.
+    /// The job is not due: this is its last run.
     Skipped(LastRun),
 }
 
 impl Once {
-    pub(crate) fn new(handle: Arc<StoreHandle>, name: &str) -> Self {
-        let lock = Lock::new(handle.clone(), name);
+    pub(crate) fn new(handle: Arc<StoreHandle>, lock: Lock, name: &str) -> Self {
         let periods = Periods { every: DAY, at: Duration::ZERO };
         Self { handle, name: name.to_owned(), lock, periods, retries: 0 }
     }
 
-    /// Sets the length of a period, from one second on; one day by default.
+    /// Sets the length of a period, from one second to ten years; one day by default.
     pub const fn every(mut self, every: Duration) -> Self {
         self.periods.every = every;
         self
     }
 
-    /// Sets the begin of a period, as the time after midnight in UTC; midnight by default. Periods of a day begin at that time of
-    /// day; shorter ones are aligned to it, and longer ones to it on a Thursday, 1 January 1970.
+    /// Sets the begin of a period, as the time after midnight in UTC; midnight by default. It must be less than a day.
+    ///
+    /// It needs a period that divides a day or consists of whole days. Periods of several days are counted from 1 January 1970.
     pub const fn at(mut self, at: Duration) -> Self {
         self.periods.at = at;
         self
     }
 
     /// Sets the number of further attempts in a period, by any process, after an attempt that has failed or has not recorded its end.
-    /// The default is 0: the job begins once per period at most, whatever happens.
+    /// The default is 0: the work begins once per period at most, whatever happens.
     pub const fn retries(mut self, retries: u32) -> Self {
         self.retries = retries;
         self
@@ -122,13 +126,19 @@ impl Once {
         self
     }
 
+    /// Sets the time for which the store may be unreachable, without interruption, before waiting fails.
+    pub fn outage(mut self, outage: Duration) -> Self {
+        self.lock = self.lock.outage(outage);
+        self
+    }
+
     /// Sets the label, which inspection and [`LastRun`] show: at most 255 bytes without control characters.
     pub fn label(mut self, label: impl AsRef<str>) -> Self {
         self.lock = self.lock.label(label);
         self
     }
 
-    /// Sets the owner, which inspection and [`LastRun`] show. The default is the owner of the [`Locks`](crate::Locks).
+    /// Sets the owner, which inspection and [`LastRun`] show; see [`Lock::owner`].
     pub fn owner(mut self, owner: &OwnerId) -> Self {
         self.lock = self.lock.owner(owner);
         self
@@ -140,36 +150,34 @@ impl Once {
         self
     }
 
-    /// Runs `work` if the job is due, and records the outcome. Waits for another process that runs the job.
+    /// Runs `work` if the job is due, and records the outcome.
     ///
-    /// `work` runs under the lock, as in [`Guard::run`]: it is dropped if the lock is lost. Its argument describes the run, with the
-    /// fencing token.
+    /// `work` runs under the lock, as in [`Guard::run`](crate::Guard::run): it is dropped if the lock is lost. Its argument describes the run,
+    /// with the fencing token.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if the store keeps no records; [`Error::Lost`] if the lock was lost before the end was recorded, so
-    /// the attempt counts as failed; [`Error::Config`] for an invalid period; the same as [`Lock::acquire`];
-    /// [`Error::Unavailable`] if the record can't be read or written.
+    /// The same as [`begin`](Self::begin); [`Error::Lost`](crate::Error::Lost) if the lock was lost before the end of the work was recorded:
+    /// the attempt then counts as failed.
     ///
     /// # Cancel safety
-    /// Dropping the future drops `work` and releases the lock. An attempt that was begun then counts as failed.
+    /// Dropping the future drops `work` and releases the lock. An attempt that has begun by then counts as failed.
     #[allow(clippy::future_not_send, reason = "it is as `Send` as the future of the work")]
     pub async fn run<F, T, E>(self, work: F) -> Result<OnceOutcome<T, E>>
     where
         F: AsyncFnOnce(LastRun) -> Result<T, E>,
         E: fmt::Display,
     {
-        let attempt = match self.begin().await? {
-            Begun::Due(attempt) => attempt,
-            Begun::Skipped(last) => return Ok(OnceOutcome::Skipped(last)),
+        let Attempt { guard, report } = match self.begin().await? {
+            OnceBegin::Due(attempt) => attempt,
+            OnceBegin::Skipped(last) => return Ok(OnceOutcome::Skipped(last)),
         };
-        let Attempt { guard, report } = attempt;
         let outcome = guard.run(async {
-            let outcome = work(report.run.clone()).await;
-            let recorded = match &outcome {
-                Ok(_) => report.succeeded().await,
-                Err(error) => report.failed(&error.to_string()).await,
-            };
-            recorded.map(|()| outcome)
+            let outcome = work(report.run().clone()).await;
+            match &outcome {
+                Ok(_) => report.succeeded().await?,
+                Err(error) => report.failed(&error.to_string()).await?,
+            }
+            Ok(outcome)
         });
         Ok(match outcome.await?? {
             Ok(output) => OnceOutcome::Succeeded(output),
@@ -177,231 +185,62 @@ impl Once {
         })
     }
 
-    /// Waits until no other process runs the job, and begins an attempt if it is due.
+    /// Waits until no other process runs the job, and begins an attempt if it is due. A job that is not due needs no lock.
     ///
     /// [`run`](Self::run) calls this. Call it directly if the work needs the guard itself.
     ///
     /// # Errors
-    /// The same as [`run`](Self::run).
+    /// The same as [`Lock::acquire`]. [`Error::Unsupported`](crate::Error::Unsupported) if the store keeps no records;
+    /// [`Error::Config`](crate::Error::Config) for an invalid period; [`Error::Lost`](crate::Error::Lost) if the lock was lost before the begin
+    /// of the attempt was recorded: the attempt then counts as failed if the record was written nevertheless.
     ///
     /// # Cancel safety
-    /// The future may be dropped at any point. An attempt that was begun by then counts as failed.
-    pub async fn begin(self) -> Result<Begun> {
+    /// The future may be dropped at any point. An attempt whose begin was recorded by then counts as failed.
+    pub async fn begin(self) -> Result<OnceBegin> {
         let job = Job::new(self.handle, &self.name)?;
-        if self.periods.every < Periods::SHORTEST {
-            let problem = format!("must be at least {}", duration::format(Periods::SHORTEST));
-            return Err(ConfigError::new("every", problem).into());
-        }
-        // Most calls find that the job is done, and need no lock.
-        if let Ok((Some((last, _)), present)) = job.read_once(&self.periods).await
-            && matches!(last.outcome, RunOutcome::Succeeded { .. })
-            && last.period_begin >= present.period.begin
-        {
-            return Ok(Begun::Skipped(last));
+        self.periods.check()?;
+        let (last, now) = job.read().await?;
+        if let Decision::Skip(last) = decide(last.as_ref(), self.periods.at_time(now), self.retries) {
+            return Ok(OnceBegin::Skipped(last.clone()));
         }
         let guard = self.lock.acquire().await?;
-        loop {
-            let (last, present) = job.read(guard.shared_hold().hold(), &self.periods).await?;
-            let decision = decide(last.as_ref().map(|(run, _)| run), present.period, self.retries);
-            let attempt = match (decision, last.as_ref()) {
-                (Decision::Run { attempt }, _) => attempt,
-                (Decision::Skip, Some((last, _))) => {
-                    let last = last.clone();
-                    // If this is not acknowledged, the lease expires.
-                    guard.release().await.ok();
-                    return Ok(Begun::Skipped(last));
-                }
-                (Decision::Skip, None) => continue,
-            };
-            let request = &guard.shared_hold().hold().request;
-            let run = LastRun {
-                token: guard.fencing_token(),
-                owner: request.owner.clone(),
-                label: request.label.as_ref().map_or_else(String::new, |label| label.as_str().to_owned()),
-                attempt,
-                started_at: present.now,
-                outcome: RunOutcome::Unfinished,
-                period_begin: present.period.begin,
-                next_due: present.period.end,
-            };
-            let replaces = last.map(|(_, version)| version);
-            if job.write(guard.shared_hold().hold(), replaces, &run, FIRST).await? {
-                guard.ensure_held()?;
-                let hold = guard.shared_hold().hold().clone();
-                return Ok(Begun::Due(Attempt { report: Report { job, run, hold, periods: self.periods }, guard }));
+        let hold = guard.shared_hold().hold().clone();
+        let (last, now) = job.while_held(&hold, || job.read()).await?;
+        let period = self.periods.at_time(now);
+        let attempt = match decide(last.as_ref(), period, self.retries) {
+            Decision::Run { attempt } => attempt,
+            Decision::Skip(last) => {
+                // If this is not acknowledged, the lease expires.
+                guard.release().await.ok();
+                return Ok(OnceBegin::Skipped(last.clone()));
             }
-            // A process that has lost the lock has written it meanwhile.
-            guard.ensure_held()?;
-        }
+        };
+        let request = &hold.request;
+        let run = LastRun {
+            token: guard.fencing_token(),
+            owner: request.owner.clone(),
+            label: request.label.as_ref().map_or_else(String::new, |label| label.as_str().to_owned()),
+            attempt,
+            started_at: now,
+            outcome: RunOutcome::Unfinished,
+            period_begin: period.begin,
+            next_due: period.end,
+        };
+        guard.ensure_held()?;
+        job.write(&hold, &run, FIRST).await?;
+        guard.ensure_held()?;
+        Ok(OnceBegin::Due(Attempt { report: RunReport::new(job, run, hold), guard }))
     }
 
     /// Returns the last run of the job; `None` if the store has no record of one.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if the store keeps no records; [`Error::InvalidName`]; [`Error::Unavailable`].
+    /// [`Error::Unsupported`](crate::Error::Unsupported) if the store keeps no records;
+    /// [`Error::InvalidName`](crate::Error::InvalidName); [`Error::Unavailable`](crate::Error::Unavailable).
     ///
     /// # Cancel safety
     /// The future may be dropped at any point.
     pub async fn last_run(&self) -> Result<Option<LastRun>> {
-        let job = Job::new(self.handle.clone(), &self.name)?;
-        Ok(job.read_once(&self.periods).await?.0.map(|(run, _)| run))
-    }
-}
-
-/// The revision of the record at the begin of an attempt, and at its end.
-const FIRST: u32 = 1;
-const SECOND: u32 = 2;
-
-/// An attempt that this process may run now, under the lock.
-#[derive(Debug)]
-#[must_use = "an attempt that is dropped counts as failed"]
-pub struct Attempt {
-    /// The lock of the job. Release it after the outcome was recorded.
-    pub guard: Guard,
-    /// The record of the attempt.
-    pub report: Report,
-}
-
-/// The record of an attempt that has begun.
-#[derive(Debug)]
-pub struct Report {
-    job: Job,
-    run: LastRun,
-    hold: Arc<Hold>,
-    periods: Periods,
-}
-
-impl Report {
-    /// Returns the attempt, as it was recorded at its begin.
-    #[must_use]
-    pub const fn run(&self) -> &LastRun {
-        &self.run
-    }
-
-    /// Records that the attempt has succeeded. Call it before the lock is released.
-    ///
-    /// # Errors
-    /// [`Error::Unavailable`] if the record can't be written.
-    ///
-    /// # Cancel safety
-    /// After a drop, the outcome may or may not be recorded.
-    pub async fn succeeded(&self) -> Result<()> {
-        self.finish(|at| RunOutcome::Succeeded { at }).await
-    }
-
-    /// Records that the attempt has failed, and the reason. Call it before the lock is released.
-    ///
-    /// # Errors
-    /// The same as [`succeeded`](Self::succeeded).
-    ///
-    /// # Cancel safety
-    /// After a drop, the outcome may or may not be recorded.
-    pub async fn failed(&self, reason: &str) -> Result<()> {
-        self.finish(|at| RunOutcome::Failed { at, reason: owner::sanitized(reason) }).await
-    }
-
-    async fn finish(&self, outcome: impl FnOnce(Duration) -> RunOutcome) -> Result<()> {
-        let (_, present) = self.job.read(&self.hold, &self.periods).await?;
-        let run = LastRun { outcome: outcome(present.now), ..self.run.clone() };
-        let replaces = RecordVersion { token: run.token, revision: FIRST };
-        if self.job.write(&self.hold, Some(replaces), &run, SECOND).await? {
-            return Ok(());
-        }
-        // Only a holder of a greater token replaces it.
-        Err(Error::Lost { name: self.job.name.clone(), reason: LostReason::Gone })
-    }
-}
-
-/// The record of a job in the store.
-#[derive(Debug)]
-struct Job {
-    handle: Arc<StoreHandle>,
-    name: LockName,
-    records: Arc<dyn KeepRecord>,
-}
-
-/// The present, by the clock of the store.
-#[derive(Debug, Clone, Copy)]
-struct Present {
-    now: Duration,
-    period: Period,
-}
-
-type Found = (Option<(LastRun, RecordVersion)>, Present);
-
-impl Job {
-    fn new(handle: Arc<StoreHandle>, name: &str) -> Result<Self> {
-        let name = LockName::new(name)?;
-        let Some(records) = handle.context.store.records.clone() else {
-            let backend = handle.context.backend();
-            return Err(Error::Unsupported { backend, capability: "records of jobs" });
-        };
-        Ok(Self { handle, name, records })
-    }
-
-    /// Reads the record while `hold` lasts.
-    async fn read(&self, hold: &Hold, periods: &Periods) -> Result<Found> {
-        self.retried(hold, async || self.read_once(periods).await).await
-    }
-
-    /// Reads the record, without a second attempt.
-    async fn read_once(&self, periods: &Periods) -> Result<Found> {
-        let (records, name) = (self.records.clone(), self.name.clone());
-        let read = async move { records.read_record(&name).await };
-        let StoredRecord { record, now } = self.call(Operation::Inspect, read).await?;
-        let last = record.map(|record| {
-            let run = LastRun::from_record(&record).ok_or_else(|| self.unreadable())?;
-            Ok::<_, Error>((run, record.version))
-        });
-        Ok((last.transpose()?, Present { now, period: periods.period(now) }))
-    }
-
-    /// Writes the record of `run` while `hold` lasts. Returns false if the present record is not the one to be replaced.
-    async fn write(
-        &self,
-        hold: &Hold,
-        replaces: Option<RecordVersion>,
-        run: &LastRun,
-        revision: u32,
-    ) -> Result<bool> {
-        let record = Arc::new(Record { version: RecordVersion { token: run.token, revision }, text: run.to_text() });
-        let keep = run.next_due.saturating_sub(run.period_begin) * 2 + DAY;
-        let write = async || {
-            let (records, name, record) = (self.records.clone(), self.name.clone(), record.clone());
-            let write = async move { records.write_record(&name, replaces, &record, keep).await };
-            self.call(Operation::Claim, write).await
-        };
-        self.retried(hold, write).await
-    }
-
-    /// Repeats `attempt` after temporary errors, until `hold` has ended.
-    async fn retried<T>(&self, hold: &Hold, attempt: impl AsyncFn() -> Result<T>) -> Result<T> {
-        let mut backoff = Backoff::up_to(LONGEST_PAUSE);
-        loop {
-            match attempt().await {
-                Err(error) if error.is_temporary() => {}
-                outcome => return outcome,
-            }
-            hold.check().map(|_| ()).or_else(|ended| ended.into_result(&self.name))?;
-            let context = self.handle.context.clone();
-            let again = context.now() + backoff.next();
-            // The runtime of the caller may have no timers.
-            io::run(context.backend(), async move { context.until(again).await }).await?;
-        }
-    }
-
-    /// Runs an operation on the store.
-    async fn call<T: Send + 'static>(
-        &self,
-        operation: Operation,
-        work: impl Future<Output = Result<T>> + Send + 'static,
-    ) -> Result<T> {
-        let running = self.handle.foreground.begin(operation, work)?;
-        running.await.map_err(|cause| io::failed(self.handle.context.backend(), operation, cause))?
-    }
-
-    fn unreadable(&self) -> Error {
-        let advice = format!("a later version of polylock has written the record of job {}: update this program", self.name);
-        Unavailable::new(self.handle.context.backend(), Operation::Inspect, Fault::Permanent, advice).into()
+        Ok(Job::new(self.handle.clone(), &self.name)?.read().await?.0)
     }
 }

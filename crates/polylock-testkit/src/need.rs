@@ -25,6 +25,8 @@ pub(crate) enum Need {
     Push,
     /// Tokens that can be raised.
     Raise,
+    /// Records of jobs.
+    JobRecords,
     /// A count of the records that the process keeps about requests.
     Records,
     /// Holds that any connection can renew and release.
@@ -56,6 +58,7 @@ impl Trial {
                 lack(capabilities.hold_lifetime != HoldLifetime::Lease, reason)
             }
             Need::Raise => lack(self.bare.raise.is_none(), "the tokens of the store can't be raised"),
+            Need::JobRecords => lack(self.bare.records.is_none(), "the store keeps no records of jobs"),
             Need::Inspect => lack(self.bare.inspect.is_none(), "the store does not support inspection"),
             Need::Records => {
                 let lacks = self.bare.backend.request_records().is_none();

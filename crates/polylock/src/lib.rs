@@ -71,11 +71,11 @@ pub use config_file::{ConfigFile, Settings};
 pub use connect::{Locks, LocksBuilder};
 pub use fence_schema::FenceSchema;
 pub use polylock_core::{
-    self as core, BreakLock, BreakNotice, Capabilities, Change, ChangeKind, Clock, ConfigError, Election,
+    self as core, Attempt, BreakLock, BreakNotice, Capabilities, Change, ChangeKind, Clock, ConfigError, Election,
     Entry, Error, FailedRelease, Fault, Fencing, FencingToken, Guard, GuardEvent, GuardEvents, HoldLifetime,
-    InvalidName, Label, Leader, LeaderWatch, Leadership, Lock, LockName, LockStatus, LostReason, Mode, Modes,
-    Moment, MultiGuard, MultiLock, Namespaces, NotAcquired, Notifications, Operation, Options, Order, Outage,
-    OwnerId, PastGrant, Progress, Renewals, Result, Scope, Semaphore, SemaphoreStatus, ShutdownReport,
+    InvalidName, Label, LastRun, Leader, LeaderWatch, Leadership, Lock, LockName, LockStatus, LostReason, Mode, Modes,
+    Moment, MultiGuard, MultiLock, Namespaces, NotAcquired, Notifications, Once, OnceBegin, OnceOutcome, Operation, Options, Order, Outage,
+    OwnerId, PastGrant, Progress, Renewals, Result, RunOutcome, RunReport, Scope, Semaphore, SemaphoreStatus, ShutdownReport,
     SlotGuard, SlotStatus, Store, StoreConfig, SystemClock, Term, Unavailable, UnknownMode, Watch,
     WatchEvent, WatchState, WatchedLock, duration, metrics,
     url::{Keys, StoreUrl},

@@ -4,9 +4,9 @@ use std::{ffi::OsString, net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{ArgAction, Args, ValueEnum};
 
-use crate::signals;
+use crate::{exit, signals};
 
-/// The options of a command under a lock that `run` and `elect` share.
+/// The options of a command under a lock that `run`, `elect` and `once` share.
 #[derive(Debug, Args)]
 pub(crate) struct Supervised {
     /// Length of the lease: the time until the lock of a dead holder is free; renewed at every third of it [default: 30s]
@@ -49,6 +49,44 @@ pub(crate) struct Supervised {
     pub(crate) command: Vec<OsString>,
 }
 
+/// The options of a wait that `run` and `once` share.
+#[derive(Debug, Args)]
+pub(crate) struct Waiting {
+    /// Do not wait: fail at once if the lock is held elsewhere
+    #[arg(short = 'n', long, visible_aliases = ["nb", "nonblock"], conflicts_with = "wait", help_heading = WAITING)]
+    pub(crate) no_wait: bool,
+    /// Maximum time to wait for the lock; 0 is the same as --no-wait [default: no limit]
+    #[arg(short, long, visible_alias = "timeout", value_name = "DUR", value_parser = duration, help_heading = WAITING)]
+    pub(crate) wait: Option<Duration>,
+    /// Maximum time for which the store may be unreachable, also at the start, before polylock gives up [default: 30s]
+    #[arg(long, value_name = "DUR", value_parser = duration, help_heading = WAITING)]
+    pub(crate) outage: Option<Duration>,
+    /// Exit code if the lock was not acquired
+    #[arg(short = 'E', long, value_name = "N", default_value_t = exit::NOT_ACQUIRED, help_heading = WAITING)]
+    pub(crate) conflict_exit_code: u8,
+    /// Wait a random time, up to this duration, before requesting the lock
+    #[arg(long, value_name = "DUR", value_parser = duration, help_heading = WAITING)]
+    pub(crate) jitter: Option<Duration>,
+}
+
+impl Waiting {
+    /// Returns a wait for other holders and for the store without a limit.
+    pub(crate) const fn forever() -> Self {
+        Self {
+            no_wait: false,
+            wait: Some(FOREVER),
+            outage: Some(FOREVER),
+            conflict_exit_code: exit::NOT_ACQUIRED,
+            jitter: None,
+        }
+    }
+
+    /// Returns the time limit of the wait: `None` is no limit, zero is one try.
+    pub(crate) fn limit(&self) -> Option<Duration> {
+        if self.no_wait { Some(Duration::ZERO) } else { self.wait }
+    }
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct Elect {
     /// When to campaign again after the command has exited by itself, instead of exiting with its code
@@ -73,10 +111,59 @@ pub(crate) enum Restart {
     Always,
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct Once {
+    /// Length of a period, in which the command runs once, from 1s
+    #[arg(long, value_name = "DUR", value_parser = duration, default_value = "1d", help_heading = PERIOD)]
+    pub(crate) every: Duration,
+    /// Begin of a period, as a time of day in UTC, if a period divides a day or consists of whole days
+    #[arg(long, value_name = "HH:MM", value_parser = time_of_day, default_value = "00:00", help_heading = PERIOD)]
+    pub(crate) at: Duration,
+    /// Number of further attempts in a period, on any machine, after one that has failed or whose machine has died
+    #[arg(long, value_name = "N", default_value_t = 0, help_heading = PERIOD)]
+    pub(crate) retries: u32,
+
+    #[command(flatten)]
+    pub(crate) waiting: Waiting,
+    #[command(flatten)]
+    pub(crate) common: Supervised,
+}
+
 pub(super) const HOLDING: &str = "Holding";
 pub(super) const STOPPING: &str = "When the lock is lost";
+pub(super) const WAITING: &str = "Waiting";
+const PERIOD: &str = "The period";
 const COMMAND: &str = "The command";
+
+/// A wait without an end: longer than the clock counts.
+pub(crate) const FOREVER: Duration = Duration::from_secs(1000 * 365 * 24 * 3600);
 
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     polylock::duration::parse(text)
+}
+
+/// Parses a time of day, as the time since midnight.
+fn time_of_day(text: &str) -> Result<Duration, String> {
+    let two_digits = |part: &str, end: u64| {
+        let number = part.parse().ok().filter(|_| part.len() == 2 && part.bytes().all(|b| b.is_ascii_digit()));
+        number.filter(|number| *number < end)
+    };
+    let time = text.split_once(':').and_then(|(hours, minutes)| {
+        Some(Duration::from_secs(3600 * two_digits(hours, 24)? + 60 * two_digits(minutes, 60)?))
+    });
+    time.ok_or_else(|| format!("{text:?} is not a time of day: write hours and minutes in UTC, such as 02:30"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_of_day_has_two_numbers() {
+        assert_eq!(time_of_day("02:30"), Ok(Duration::from_secs(9000)));
+        assert_eq!(time_of_day("23:59"), Ok(Duration::from_secs(24 * 3600 - 60)));
+        for invalid in ["", "2:30", "24:00", "02:60", "02", "02:30:00", "+2:30", "-1:00", "\u{0662}:30"] {
+            assert!(time_of_day(invalid).is_err(), "{invalid}");
+        }
+    }
 }

@@ -1,12 +1,12 @@
 //! `status` and `list`.
 
-use polylock::{LockName, LockStatus};
+use polylock::{Error, LockName, LockStatus};
 
 use super::open;
 use crate::{
     args::{Format, Global},
     exit::{Failure, NOT_ACQUIRED},
-    output::{Output, lock_object, lock_text, semaphore_text},
+    output::{Output, Recipes, last_run_text, lock_object, lock_text, semaphore_text},
 };
 
 /// Prints the status of one lock. With `exit_code`, the result shows that the lock has a holder.
@@ -19,12 +19,18 @@ pub(crate) async fn status(
     let name = LockName::new(name)?;
     let (locks, store) = open(global, output).await?;
     let (status, semaphore) = (locks.inspect(&name).await?, locks.inspect_semaphore(&name).await?);
+    let last_run = match locks.once(&name).last_run().await {
+        Err(Error::Unsupported { .. }) => None,
+        last_run => last_run?,
+    };
     output.data(&match output.format {
         Format::Text | Format::Markdown => {
-            format!("{}{}  store: {store}\n", lock_text(&status), semaphore_text(&semaphore))
+            let run = last_run.as_ref().map(last_run_text).unwrap_or_default();
+            format!("{}{}{run}  store: {store}\n", lock_text(&status), semaphore_text(&semaphore))
         }
         Format::Json | Format::Jsonl => {
-            format!("{}\n", lock_object(&status, Some(&semaphore), locks.capabilities().backend, &store))
+            let recipes = Recipes { semaphore: Some(&semaphore), last_run: last_run.as_ref() };
+            format!("{}\n", lock_object(&status, recipes, locks.capabilities().backend, &store))
         }
     })?;
     let is_held = !status.holders.is_empty() || !semaphore.held.is_empty();
@@ -35,7 +41,7 @@ pub(crate) async fn status(
 pub(crate) async fn list(global: &Global, prefix: &str, output: &Output) -> Result<u8, Failure> {
     let (locks, store) = open(global, output).await?;
     let all = locks.list(prefix).await?;
-    let object = |status: &LockStatus| lock_object(status, None, locks.capabilities().backend, &store);
+    let object = |status: &LockStatus| lock_object(status, Recipes::default(), locks.capabilities().backend, &store);
     let text = match output.format {
         Format::Text | Format::Markdown => all.iter().map(lock_text).collect(),
         Format::Jsonl => all.iter().map(|status| object(status) + "\n").collect(),

@@ -69,7 +69,7 @@ pub(crate) fn script(shell: Shell) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&script).trim_start().to_owned())
 }
 
-/// Returns the command line with the completers of names, and of the command that `run` or `elect` runs.
+/// Returns the command line with the completers of names, and of the command that `run`, `elect` or `once` runs.
 fn cli() -> Command {
     let with_completer = |argument: Arg| match argument.get_id().as_str() {
         "name" | "prefix" | "also" if argument.is_positional() || argument.get_id() == "also" => {
@@ -116,10 +116,10 @@ fn is_created_by_opening(url: &StoreUrl) -> bool {
         || url.scheme() == "sqlite" && !url.file().is_ok_and(|file| Path::new(&file).exists())
 }
 
-/// Returns the programs or files that begin with `current`, a word of the command that `run` or `elect` runs.
+/// Returns the programs or files that begin with `current`, a word of the command that `run`, `elect` or `once` runs.
 fn command_word(current: &OsStr) -> Vec<CompletionCandidate> {
     let command = |matches: ArgMatches| {
-        ["run", "elect"].iter().find_map(|name| matches.subcommand_matches(name).cloned())
+        ["run", "elect", "once"].iter().find_map(|name| matches.subcommand_matches(name).cloned())
     };
     let run = matches().and_then(command);
     let words = run.and_then(|run| Some(run.get_many::<OsString>("command")?.count()));

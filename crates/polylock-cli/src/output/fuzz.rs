@@ -5,7 +5,7 @@ use std::time::Duration;
 use polylock::{BreakNotice, Entry, FencingToken, LockName, LockStatus, Mode, OwnerId};
 use serde_json::Value;
 
-use super::{Event, EventKind, lock_object, lock_text};
+use super::{Event, EventKind, Recipes, lock_object, lock_text};
 
 polylock_fuzz::fuzz_targets!(tests: json);
 
@@ -27,7 +27,7 @@ fn json(input: &[u8]) {
     let entry =
         Entry::new(Mode::Shared, owner, &text, FencingToken::new(i64::MAX), Duration::MAX, Duration::MAX);
     let status = LockStatus::new(name.clone(), vec![entry.clone().broken(Some(notice))], vec![entry; 2]);
-    let object = parse(&lock_object(&status, None, "memory", &text));
+    let object = parse(&lock_object(&status, Recipes::default(), "memory", &text));
     assert_eq!((object["name"].as_str(), object["store"].as_str()), (Some(name.as_str()), Some(&*text)));
     assert_eq!(object["holders"][0]["fencing_token"], i64::MAX);
     assert_eq!(object["waiters"][1]["position"], 2);

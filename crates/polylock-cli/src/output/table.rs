@@ -3,8 +3,12 @@
 use std::{borrow::Cow, time::Duration};
 
 use anstyle::{AnsiColor, Style};
-use polylock::{BreakNotice, Entry, FencingToken, Label, LockName, LockStatus, OwnerId, SemaphoreStatus};
+use polylock::{
+    BreakNotice, Entry, FencingToken, Label, LastRun, LockName, LockStatus, OwnerId, RunOutcome, SemaphoreStatus,
+};
 use serde::Serialize;
+
+use crate::wall_clock;
 
 const NAME: Style = Style::new().bold();
 const HELD: Style = AnsiColor::Yellow.on_default();
@@ -25,6 +29,50 @@ struct LockObject<'a> {
     last_grant: Option<PastObject<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     semaphore: Option<SemaphoreObject<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_run: Option<RunObject<'a>>,
+}
+
+/// The recipes with the name of a lock that are in use.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Recipes<'a> {
+    pub(crate) semaphore: Option<&'a SemaphoreStatus>,
+    pub(crate) last_run: Option<&'a LastRun>,
+}
+
+/// The last run of the job with the name of the lock.
+#[derive(Debug, Serialize)]
+struct RunObject<'a> {
+    outcome: &'static str,
+    reason: Option<&'a str>,
+    owner: &'a str,
+    label: &'a str,
+    fencing_token: u64,
+    attempt: u32,
+    started_at_ms: u64,
+    ended_at_ms: Option<u64>,
+    next_due_ms: u64,
+}
+
+impl<'a> RunObject<'a> {
+    fn new(run: &'a LastRun) -> Self {
+        let (ended_at, reason) = match &run.outcome {
+            RunOutcome::Succeeded { at } => (Some(*at), None),
+            RunOutcome::Failed { at, reason } => (Some(*at), Some(reason.as_str())),
+            _ => (None, None),
+        };
+        Self {
+            outcome: run.outcome.as_str(),
+            reason,
+            owner: run.owner.as_str(),
+            label: &run.label,
+            fencing_token: run.token.get(),
+            attempt: run.attempt,
+            started_at_ms: milliseconds(run.started_at),
+            ended_at_ms: ended_at.map(milliseconds),
+            next_due_ms: milliseconds(run.next_due),
+        }
+    }
 }
 
 /// The semaphore with the name of the lock.
@@ -101,14 +149,14 @@ pub(super) fn name_and_slot(name: &LockName) -> (Cow<'_, str>, Option<u32>) {
     }
 }
 
-/// Returns a lock as a JSON object, with the semaphore of the same name if it is in use. `store` is the name of the store without secrets.
+/// Returns a lock as a JSON object, with the recipes of the same name. `store` is the name of the store without secrets.
 pub(crate) fn lock_object(
     status: &LockStatus,
-    semaphore: Option<&SemaphoreStatus>,
+    recipes: Recipes<'_>,
     backend: &str,
     store: &str,
 ) -> String {
-    let semaphore = semaphore.and_then(|semaphore| {
+    let semaphore = recipes.semaphore.and_then(|semaphore| {
         let held = semaphore.held.iter();
         let held =
             held.map(|slot| SlotObject { slot: slot.slot, holder: EntryObject::new(&slot.holder, None) });
@@ -135,6 +183,7 @@ pub(crate) fn lock_object(
         waiters: queue(&status.waiters),
         last_grant,
         semaphore,
+        last_run: recipes.last_run.map(RunObject::new),
     };
     serde_json::to_string(&object).unwrap_or_default()
 }
@@ -201,6 +250,23 @@ pub(crate) fn semaphore_text(status: &SemaphoreStatus) -> String {
         text += &format!("  {place} in line for a slot: {}, for {age}\n", owner_and_label(waiter));
     }
     text
+}
+
+/// Returns the last run of a job as text.
+pub(crate) fn last_run_text(run: &LastRun) -> String {
+    let outcome = match &run.outcome {
+        RunOutcome::Succeeded { at } => format!("succeeded at {}", wall_clock::at(*at)),
+        RunOutcome::Failed { at, reason } => format!("failed at {} ({reason})", wall_clock::at(*at)),
+        _ => "has no recorded end".to_owned(),
+    };
+    format!(
+        "  last run by {}, token {}, attempt {}: began at {}, {outcome}; the next period begins at {}\n",
+        owner_with(&run.owner, &run.label),
+        run.token,
+        run.attempt,
+        wall_clock::at(run.started_at),
+        wall_clock::at(run.next_due)
+    )
 }
 
 /// Returns the owner, with the label if there is one.
@@ -274,7 +340,7 @@ mod tests {
             27 * second,
         );
         let mut status = LockStatus::new(LockName::new("x").unwrap(), vec![holder.clone()], Vec::new());
-        assert!(lock_object(&status, None, "memory", "memory:").contains("\"broken\":null"));
+        assert!(lock_object(&status, Recipes::default(), "memory", "memory:").contains("\"broken\":null"));
         status.holders = vec![holder.broken(Some(notice))];
         let text = anstream::adapter::strip_str(&lock_text(&status)).to_string();
         assert_eq!(
@@ -282,7 +348,7 @@ mod tests {
             "x: held\n  held by host-a:1, token 6, EX, for 3s, lease 27s; broken by root@host-b:7 (it hangs), until it has \
              stopped, 27s at most\n"
         );
-        let object = lock_object(&status, None, "memory", "memory:");
+        let object = lock_object(&status, Recipes::default(), "memory", "memory:");
         assert!(object.contains(r#""broken":{"by":"root@host-b:7","reason":"it hangs"}"#), "{object}");
     }
 

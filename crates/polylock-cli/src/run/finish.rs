@@ -38,6 +38,11 @@ impl Verdict {
         self
     }
 
+    /// Returns the verdict of a run without a command, because none is needed.
+    pub(super) fn skipped(reason: impl Into<String>) -> Self {
+        Self::new("skipped", 0).with_reason(reason)
+    }
+
     /// Returns the verdict of a wait that a signal ended.
     pub(super) fn interrupted(signal: Signal) -> Self {
         Self::new("interrupted", signals::exit_code(signal.as_raw())).with_reason(signals::name(signal))
@@ -184,8 +189,8 @@ pub(super) async fn not_acquired(
     let text = format!("{error}{holder}");
     if run.skip_ok {
         output.detail(&text);
-        return Verdict::new("skipped", 0).with_reason(text);
+        return Verdict::skipped(text);
     }
     output.note(&text);
-    Verdict::new("busy", run.conflict_exit_code).with_reason(text)
+    Verdict::new("busy", run.waiting.conflict_exit_code).with_reason(text)
 }

@@ -1,8 +1,9 @@
-//! `polylock run` and `polylock elect`: a command under a lock.
+//! `polylock run`, `polylock elect` and `polylock once`: a command under a lock.
 
 mod command_line;
 mod environment;
 mod finish;
+mod job;
 mod lock_names;
 #[cfg(feature = "metrics")]
 mod metrics;
@@ -22,8 +23,8 @@ mod warden;
 use std::{io, pin::Pin, time::Duration};
 
 use polylock::{
-    Clock, Election, Error, Label, Locks, Moment, MultiGuard, MultiLock, OwnerId, Progress,
-    Result as LockResult, Scope, Semaphore, SystemClock,
+    Attempt, Clock, Election, Error, Label, Locks, Moment, MultiGuard, MultiLock, OnceBegin, OwnerId, Progress,
+    Result as LockResult, RunReport, Scope, Semaphore, SystemClock,
 };
 use rustix::process::Signal;
 
@@ -33,6 +34,7 @@ pub(crate) use self::warden::this_program;
 use self::{
     command_line::CommandLine,
     finish::{RELEASE_TIMEOUT, Verdict},
+    job::Schedule,
     lock_names::LockNames,
     orphans::OrphanReaper,
     restart::{Next, RestartRule},
@@ -43,7 +45,7 @@ use self::{
     warden::{StartError, Warden},
 };
 use crate::{
-    args::{Elect, FOREVER, Global, Run, Supervised},
+    args::{Elect, FOREVER, Global, Once, Run, Supervised, Waiting},
     exit::{Failure, INTERNAL, USAGE},
     output::{EventKind, Output, Sink},
     signals::Signals,
@@ -53,19 +55,38 @@ use crate::{
 
 /// Runs a command under a lock. The exit code is the result.
 pub(crate) async fn run(global: &Global, args: &Run, output: &Output) -> Result<u8, Failure> {
-    run_and_log(global, args, None, output).await
+    run_and_log(global, args, Recipe::Lock, output).await
 }
 
 /// Runs a command while this process leads an election. The exit code is the result.
 pub(crate) async fn elect(global: &Global, args: Elect, output: &Output) -> Result<u8, Failure> {
     let restarts = RestartRule::new(args.restart, args.restart_delay);
-    run_and_log(global, &Run::without_limits(args.common), Some(restarts), output).await
+    let run = Run::exclusive(Waiting::forever(), args.common);
+    run_and_log(global, &run, Recipe::Election(restarts), output).await
+}
+
+/// Runs a command if it is due in this period. The exit code is the result.
+pub(crate) async fn once(global: &Global, args: Once, output: &Output) -> Result<u8, Failure> {
+    let schedule = Schedule { every: args.every, at: args.at, retries: args.retries };
+    let run = Run::exclusive(args.waiting, args.common);
+    run_and_log(global, &run, Recipe::Job(schedule), output).await
+}
+
+/// The rule by which the command runs.
+#[derive(Debug, Clone, Copy)]
+enum Recipe {
+    /// Once, under the lock.
+    Lock,
+    /// In each term of an election.
+    Election(RestartRule),
+    /// Once per period.
+    Job(Schedule),
 }
 
 async fn run_and_log(
     global: &Global,
     args: &Run,
-    restarts: Option<RestartRule>,
+    recipe: Recipe,
     output: &Output,
 ) -> Result<u8, Failure> {
     let common = &args.common;
@@ -76,7 +97,7 @@ async fn run_and_log(
     let sink = Sink::open(common.status_fd, common.status_file.clone(), output)?;
     let label = common.label.clone().unwrap_or_else(|| default_label(common));
     let mut log = StatusLog::new(sink, names, args.mode(), OwnerId::unique(), label);
-    let verdict = run_under_lock(global, args, restarts, output, &mut log).await;
+    let verdict = run_under_lock(global, args, recipe, output, &mut log).await;
     let code = match verdict {
         Ok(verdict) => {
             log.verdict(verdict.name, Some(verdict.code), verdict.reason);
@@ -95,7 +116,7 @@ async fn run_and_log(
 async fn run_under_lock(
     global: &Global,
     args: &Run,
-    restarts: Option<RestartRule>,
+    recipe: Recipe,
     output: &Output,
     log: &mut StatusLog,
 ) -> Result<Verdict, Failure> {
@@ -108,7 +129,8 @@ async fn run_under_lock(
     let progress = Progress::default();
     let phases = Phases {
         args,
-        restarts,
+        recipe,
+        report: None,
         output,
         log,
         hidden_variables: if args.common.keep_store_env { Vec::new() } else { store.variables.clone() },
@@ -118,7 +140,7 @@ async fn run_under_lock(
             output,
             store: &store.display_name,
             progress: &progress,
-            limit: args.wait().filter(|wait| *wait != FOREVER),
+            limit: args.waiting.limit().filter(|wait| *wait != FOREVER),
             started_at: SystemClock.now(),
         },
         signals,
@@ -159,7 +181,7 @@ impl From<WaitError> for EarlyEnd {
 struct Phases<'a> {
     args: &'a Run,
     /// The rule of an election; `None` for a run.
-    restarts: Option<RestartRule>,
+    recipe: Recipe,
     output: &'a Output,
     log: &'a mut StatusLog,
     store: &'a ChosenStore,
@@ -180,14 +202,35 @@ impl Phases<'_> {
         let ttl = locks.options().ttl;
         let grace = grace(self.args.common.grace, ttl)?;
         self.run_in_outer_hold(&locks).await?;
-        if let Some(jitter) = self.args.jitter {
+        if let Some(jitter) = self.args.waiting.jitter {
             wait::pause(random_delay(jitter), &mut self.signals).await?;
         }
-        if let Some(restarts) = self.restarts {
-            return self.lead(&locks, restarts, connect_time, ttl, grace).await;
-        }
-        let guard = self.acquire(&locks, connect_time).await?;
+        let guard = match self.recipe {
+            Recipe::Lock => self.acquire(&locks, connect_time).await?,
+            Recipe::Election(restarts) => return self.lead(&locks, restarts, connect_time, ttl, grace).await,
+            Recipe::Job(schedule) => match self.begin(&locks, schedule, connect_time).await? {
+                OnceBegin::Due(Attempt { guard, report }) => {
+                    self.report = Some(report);
+                    guard.into()
+                }
+                OnceBegin::Skipped(last) => return Ok(job::skipped(&last, &self.log.names, self.output)),
+            },
+        };
         Ok(self.hold(guard, ttl, grace).await?)
+    }
+
+    /// Begins an attempt of a job if it is due.
+    async fn begin(
+        &mut self,
+        locks: &Locks,
+        schedule: Schedule,
+        connect_time: Duration,
+    ) -> Result<OnceBegin, EarlyEnd> {
+        let log = &*self.log;
+        let job = schedule.apply_to(locks.once(log.names.main()));
+        let job = job.owner(&log.owner).label(&log.label).progress(self.wait.progress);
+        let wait = self.args.waiting.limit().map(|wait| wait.saturating_sub(connect_time));
+        self.wait_for(locks, connect_time, wait.into_iter().fold(job, polylock::Once::wait).begin()).await
     }
 
     /// Campaigns and runs the command in each term, until the rule ends that.
@@ -224,12 +267,12 @@ impl Phases<'_> {
         if let Some(ttl) = args.common.ttl {
             builder = builder.ttl(ttl);
         }
-        if let Some(outage) = args.outage {
+        if let Some(outage) = args.waiting.outage {
             builder = builder.outage(outage);
         }
-        if let Some(wait) = args.wait()
+        if let Some(wait) = args.waiting.limit()
             // A run that does not wait for other holders may still wait for the store.
-            && (!wait.is_zero() || args.outage.is_none())
+            && (!wait.is_zero() || args.waiting.outage.is_none())
         {
             builder = builder.wait(wait);
         }
@@ -260,7 +303,7 @@ impl Phases<'_> {
     /// Acquires the locks. The time until the store was reached counts as a part of the wait; the time of --jitter does not.
     async fn acquire(&mut self, locks: &Locks, connect_time: Duration) -> Result<MultiGuard, EarlyEnd> {
         let (args, log) = (self.args, &*self.log);
-        let wait = args.wait().map(|wait| wait.saturating_sub(connect_time));
+        let wait = args.waiting.limit().map(|wait| wait.saturating_sub(connect_time));
         let acquisition: Acquisition<'_> = match args.slots {
             Some(slots) => {
                 let semaphore = locks.semaphore(log.names.main(), slots).owner(&log.owner).label(&log.label);
@@ -278,12 +321,12 @@ impl Phases<'_> {
     }
 
     /// Waits for an acquisition. The wait has begun before, by the time `elapsed`.
-    async fn wait_for(
+    async fn wait_for<T>(
         &mut self,
         locks: &Locks,
         elapsed: Duration,
-        acquisition: impl Future<Output = LockResult<MultiGuard>>,
-    ) -> Result<MultiGuard, EarlyEnd> {
+        acquisition: impl Future<Output = LockResult<T>>,
+    ) -> Result<T, EarlyEnd> {
         let (args, log) = (self.args, &mut *self.log);
         self.wait.started_at = SystemClock.now() - elapsed;
         match wait::acquire(acquisition, &self.wait, log, &mut self.signals).await {
@@ -314,7 +357,11 @@ impl Phases<'_> {
         }
         let hold_until = args.max_hold.map_or(Moment::NEVER, |hold| acquired_at + hold);
         let timeline = Timeline::new(args.on_lost, ttl, grace, hold_until);
-        let mut ended = match self.run_command(&guard, ttl, timeline).await {
+        let ended = self.run_command(&guard, ttl, timeline).await;
+        if let Some(report) = self.report.take() {
+            job::report(report, ended.as_ref(), self.output, &mut self.signals).await;
+        }
+        let mut ended = match ended {
             Ok(ended) => ended,
             Err(failure) => {
                 // The command does not run. If this release fails, the lease expires.
@@ -322,7 +369,7 @@ impl Phases<'_> {
                 return Err(failure);
             }
         };
-        if self.restarts.is_some() {
+        if matches!(self.recipe, Recipe::Election(_)) {
             // The release discards them.
             ended.signals.extend(self.signals.take_received().await);
         }

@@ -52,12 +52,12 @@ pub(super) async fn connect(
 }
 
 /// Waits for the locks.
-pub(super) async fn acquire(
-    acquisition: impl Future<Output = polylock::Result<MultiGuard>>,
+pub(super) async fn acquire<T>(
+    acquisition: impl Future<Output = polylock::Result<T>>,
     context: &WaitContext<'_>,
     log: &mut StatusLog,
     signals: &mut Signals,
-) -> Result<MultiGuard, WaitError> {
+) -> Result<T, WaitError> {
     // Boxed, so that returning from this function drops it, which removes the request from the queue.
     let mut acquisition = Box::pin(acquisition);
     tokio::select! {

@@ -9,6 +9,7 @@ mod elect;
 mod environment;
 mod exit_codes;
 mod loss;
+mod once;
 mod output;
 mod several_locks;
 mod signals;

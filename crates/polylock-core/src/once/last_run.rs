@@ -63,10 +63,6 @@ impl RunOutcome {
 }
 
 impl LastRun {
-    pub(super) fn period(&self) -> Period {
-        Period { begin: self.period_begin, end: self.next_due }
-    }
-
     /// Returns the text of the record: fields with tabs between them, which no field contains.
     pub(super) fn to_text(&self) -> String {
         let millis = |time: Duration| time.as_millis().to_string();
@@ -113,28 +109,34 @@ impl LastRun {
     }
 }
 
-/// The decision about a run that is due or not.
+/// The decision about a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Decision {
+pub(super) enum Decision<'a> {
     /// This attempt of the present period may run.
-    Run { attempt: u32 },
-    /// The job is done, or no attempt of the period is left.
-    Skip,
+    Run {
+        /// Its number, from 1.
+        attempt: u32,
+    },
+    /// The job is done, or no attempt of the period is left, after this run.
+    Skip(&'a LastRun),
 }
 
-/// Returns the decision at a time in `present`, after `last`. The caller holds the lock, so no other process runs the job.
-pub(super) fn decide(last: Option<&LastRun>, present: Period, retries: u32) -> Decision {
-    let Some(last) = last else { return Decision::Run { attempt: 1 } };
-    if last.period().begin < present.begin {
-        return Decision::Run { attempt: 1 };
+/// Returns the decision in the period `present`, after `last`.
+pub(super) fn decide(last: Option<&LastRun>, present: Period, retries: u32) -> Decision<'_> {
+    const FIRST: Decision<'static> = Decision::Run { attempt: 1 };
+    let Some(last) = last else { return FIRST };
+    if last.period_begin < present.begin {
+        return FIRST;
     }
-    // A later period than the present one means that the clock of the store was set back.
-    let is_present = last.period().begin == present.begin;
+    if last.period_begin > present.begin {
+        // The clock of the store was set back. If that was by more than a period, it was wrong before.
+        return if last.period_begin <= present.end { Decision::Skip(last) } else { FIRST };
+    }
     match last.outcome {
-        RunOutcome::Unfinished | RunOutcome::Failed { .. } if is_present && last.attempt <= retries => {
+        RunOutcome::Unfinished | RunOutcome::Failed { .. } if last.attempt <= retries => {
             Decision::Run { attempt: last.attempt + 1 }
         }
-        _ => Decision::Skip,
+        _ => Decision::Skip(last),
     }
 }
 
@@ -184,15 +186,21 @@ mod tests {
         assert_eq!(decide(None, present, 0), first);
         let [unfinished, succeeded, failed] = outcomes();
         for outcome in [&unfinished, &succeeded, &failed] {
-            assert_eq!(decide(Some(&run(outcome.clone(), 90, 1)), present, 0), first, "{outcome:?}");
-            assert_eq!(decide(Some(&run(outcome.clone(), 110, 1)), present, 5), Decision::Skip, "set back");
-            assert_eq!(decide(Some(&run(outcome.clone(), 100, 1)), present, 0), Decision::Skip, "{outcome:?}");
+            let at = |begin: u64, attempt: u32| run(outcome.clone(), begin, attempt);
+            assert_eq!(decide(Some(&at(90, 1)), present, 0), first, "{outcome:?}");
+            for (begin, retries) in [(100, 0), (110, 5)] {
+                let last = at(begin, 1);
+                assert_eq!(decide(Some(&last), present, retries), Decision::Skip(&last), "{outcome:?}");
+            }
+            assert_eq!(decide(Some(&at(120, 1)), present, 0), first, "the clock was wrong");
         }
         for outcome in [unfinished, failed] {
-            assert_eq!(decide(Some(&run(outcome.clone(), 100, 1)), present, 2), Decision::Run { attempt: 2 });
-            assert_eq!(decide(Some(&run(outcome.clone(), 100, 2)), present, 2), Decision::Run { attempt: 3 });
-            assert_eq!(decide(Some(&run(outcome.clone(), 100, 3)), present, 2), Decision::Skip);
+            let after = |attempt: u32| run(outcome.clone(), 100, attempt);
+            assert_eq!(decide(Some(&after(1)), present, 2), Decision::Run { attempt: 2 });
+            assert_eq!(decide(Some(&after(2)), present, 2), Decision::Run { attempt: 3 });
+            assert_eq!(decide(Some(&after(3)), present, 2), Decision::Skip(&after(3)));
         }
-        assert_eq!(decide(Some(&run(succeeded, 100, 1)), present, 2), Decision::Skip);
+        let done = run(succeeded, 100, 1);
+        assert_eq!(decide(Some(&done), present, 2), Decision::Skip(&done));
     }
 }

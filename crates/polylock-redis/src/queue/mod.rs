@@ -6,6 +6,7 @@ mod connect;
 #[cfg(test)]
 mod fuzz;
 mod inspect;
+mod records;
 mod scripts;
 mod servers;
 

@@ -17,6 +17,7 @@ pub(crate) struct Scripts {
     pub(crate) break_lock: Script,
     pub(crate) inspect: Script,
     pub(crate) raise: Script,
+    pub(crate) record: Script,
 }
 
 impl Scripts {
@@ -34,6 +35,7 @@ impl Scripts {
             break_lock: script("", include_str!("scripts/break.lua")),
             inspect: script("", include_str!("scripts/inspect.lua")),
             raise: script("", include_str!("scripts/raise.lua")),
+            record: Script::new(include_str!("scripts/record.lua")),
         }
     }
 

@@ -57,7 +57,7 @@ impl<D: Dialect> LeaseBackend<D> {
         engine.sweep().await;
         let alerts = engine.inner.dialect.alerts().cloned();
         let engine = Arc::new(engine);
-        let store = Store::inspectable(engine.clone()).raising(engine);
+        let store = Store::inspectable(engine.clone()).raising(engine.clone()).recording(engine);
         match alerts {
             Some(alerts) => store.alerting(alerts),
             None => store,

@@ -5,7 +5,7 @@ use std::{fmt, pin::Pin, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use polylock_core::{
     BreakOrder, Capabilities, Entry, FencingToken, HoldAlerts, LockName, LockStatus, LostReason, Mode,
-    Moment, Release, Request, RequestId, Result,
+    Moment, Record, Release, Request, RequestId, Result, StoredRecord,
     wakeups::{Waiter, Wakeups},
 };
 
@@ -93,6 +93,12 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + 'static {
 
     /// Makes all later tokens of `name` greater than `to`; returns a number that no earlier one exceeds.
     async fn raise(&self, name: &LockName, to: FencingToken) -> Result<FencingToken>;
+
+    /// Returns the record of the job `name`, and the clock of the database.
+    async fn read_record(&self, name: &LockName) -> Result<StoredRecord>;
+
+    /// Writes the record of the job `name`, unless there is one of the same or a greater version, and keeps it for `keep`.
+    async fn write_record(&self, name: &LockName, record: &Record, keep: Duration) -> Result<()>;
 
     /// Deletes expired rows from the next section of the tables.
     async fn sweep(&self) -> Result<()>;

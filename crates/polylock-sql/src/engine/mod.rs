@@ -12,6 +12,7 @@ pub(crate) mod fuzz;
 pub(crate) mod gate;
 mod inspect;
 mod poller;
+pub(crate) mod records;
 pub(crate) mod rows;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) mod server;

@@ -10,7 +10,7 @@ use std::{
 use async_trait::async_trait;
 use polylock_core::{
     BreakOrder, Capabilities, Entry, FencingToken, LockName, LockStatus, LostReason, Moment, Operation,
-    Release, Request, RequestId, Result,
+    Record, Release, Request, RequestId, Result, StoredRecord,
     wakeups::{Waiter, Wakeups},
 };
 
@@ -218,6 +218,14 @@ impl<DB: Driver> Dialect for MySqlDialect<DB> {
 
     async fn raise(&self, name: &LockName, to: FencingToken) -> Result<FencingToken> {
         self.server.raise(&self.statements.raise, name, to).await
+    }
+
+    async fn read_record(&self, name: &LockName) -> Result<StoredRecord> {
+        self.server.read_record(&self.statements.records, name).await
+    }
+
+    async fn write_record(&self, name: &LockName, record: &Record, keep: Duration) -> Result<()> {
+        self.server.write_record(&self.statements.records, name, record, keep).await
     }
 
     async fn sweep(&self) -> Result<()> {

@@ -8,7 +8,7 @@ use sqlx::Error;
 use super::{
     config::Config,
     error,
-    statements::{fill, raise},
+    statements::{STEPS, fill, raise, records},
 };
 use crate::{
     engine::{
@@ -20,8 +20,7 @@ use crate::{
 
 /// The tables of the pessimistic strategy.
 pub(super) const TABLES: Tables = Tables {
-    // The steps are in `statements/pessimistic/upgrade/`.
-    version: Version { row: "rows", first: 2, steps: &[], oldest: 2, next: None },
+    version: Version { row: "rows", first: 2, steps: STEPS, oldest: 2, next: None },
     schema: concat!(include_str!("statements/meta.sql"), include_str!("statements/pessimistic/schema.sql")),
     routines: &[],
 };
@@ -130,6 +129,7 @@ fn statements(config: &Config) -> Statements {
         cancel: signal("QUERY"),
         kill: signal("CONNECTION"),
         raise: raise(config, "tokens", "63").into(),
+        records: records(config),
         token: template(include_str!("statements/pessimistic/token.sql")),
         mark: with_live(include_str!("statements/pessimistic/mark.sql"), ""),
         notice: template(include_str!("statements/pessimistic/notice.sql")),

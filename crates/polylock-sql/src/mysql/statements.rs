@@ -9,6 +9,7 @@ use crate::engine::{
     server::{
         literal::{Literals, Template, fill_template},
         locks::LockLists,
+        records::RecordStatements,
         tables::Tables,
     },
     version::Version,
@@ -21,10 +22,12 @@ const NOW: &str = "timestampdiff(MICROSECOND, '1970-01-01', utc_timestamp(6))";
 /// Greater than every queue position.
 const MAX: &str = "9223372036854775807";
 
+/// The steps from the first version of the tables of either strategy.
+pub(super) const STEPS: &[&str] = &[include_str!("statements/upgrade/3.sql")];
+
 /// The tables of the lease strategy.
 pub(super) const TABLES: Tables = Tables {
-    // The steps are in `statements/upgrade/`.
-    version: Version { row: "schema", first: 2, steps: &[], oldest: 2, next: None },
+    version: Version { row: "schema", first: 2, steps: STEPS, oldest: 2, next: None },
     schema: concat!(include_str!("statements/meta.sql"), include_str!("statements/schema.sql")),
     routines: &[
         ("claim_3", include_str!("statements/routines/claim.sql")),
@@ -64,6 +67,7 @@ pub(super) struct Statements {
     pub(super) lists: LockLists,
     pub(super) sweep: Template,
     pub(super) raise: [Template; 1],
+    pub(super) records: RecordStatements,
 }
 
 /// Fills in `file`. The prefix is case-insensitive: for names of tables the server's file system would decide otherwise, and
@@ -92,6 +96,15 @@ pub(super) fn raise(config: &Config, gates: &str, mask: &str) -> [Template; 1] {
     [Template::new(&fill(file, config, &[("{gates}", gates), ("{mask}", mask)]))]
 }
 
+/// Returns the statements on the records of jobs.
+pub(super) fn records(config: &Config) -> RecordStatements {
+    let with = |file: &str| Template::new(&fill(file, config, &[]));
+    RecordStatements {
+        read: with(include_str!("statements/read_record.sql")),
+        write: with(include_str!("statements/write_record.sql")),
+    }
+}
+
 impl Statements {
     /// Returns the statements on the tables of `config`, which must have been checked.
     pub(super) fn new(config: &Config) -> Self {
@@ -106,6 +119,7 @@ impl Statements {
             lists: LockLists::new(|which| with(include_str!("statements/locks.sql"), which)),
             sweep: with(include_str!("statements/sweep.sql"), &[]),
             raise: raise(config, "gates", "1023"),
+            records: records(config),
         }
     }
 }

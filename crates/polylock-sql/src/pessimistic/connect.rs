@@ -34,5 +34,5 @@ pub(crate) async fn open<W: ErrorCodes>(
     let store = PessimisticBackend::new(capabilities, Arc::new(pools), connections);
     store.sweep().await;
     let store = Arc::new(store);
-    Store::inspectable(store.clone()).raising(store)
+    Store::inspectable(store.clone()).raising(store.clone()).recording(store)
 }

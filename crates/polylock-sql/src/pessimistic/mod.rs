@@ -4,6 +4,7 @@ mod backend;
 mod connect;
 mod inspect;
 mod raise;
+mod records;
 mod server;
 mod session;
 mod waiter;

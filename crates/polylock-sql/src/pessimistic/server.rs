@@ -4,8 +4,8 @@ use std::{fmt, time::Duration};
 
 use async_trait::async_trait;
 use polylock_core::{
-    BreakNotice, Clock, Error, Fault, FencingToken, LockName, LockStatus, Mode, Moment, Operation, Request,
-    RequestId, Result, SystemClock,
+    BreakNotice, Clock, Error, Fault, FencingToken, LockName, LockStatus, Mode, Moment, Operation, Record,
+    Request, RequestId, Result, StoredRecord, SystemClock,
 };
 use sqlx::SqlStr;
 
@@ -17,6 +17,7 @@ use crate::engine::{
         driver::{ClassifyErrors, Driver, ErrorClass},
         literal::{Arg, Template},
         pool::{PooledConnection, Server},
+        records::RecordStatements,
     },
 };
 
@@ -74,6 +75,8 @@ pub(crate) struct Statements {
     pub(crate) token: Template,
     /// Raise the tokens of `$1` to `$2`: see [`Server::raise`].
     pub(crate) raise: Vec<Template>,
+    /// Read and write the records of jobs.
+    pub(crate) records: RecordStatements,
     /// Marks the holds of `$1` with the notice `$2`, before `$3`.
     pub(crate) mark: Template,
     /// Reads the notice for the hold of name `$1` and request `$2`.
@@ -189,6 +192,12 @@ pub(crate) trait LockServer: fmt::Debug + Send + Sync + 'static {
     /// Makes all later tokens of `name` greater than `to`; returns a number that no earlier one exceeds.
     async fn raise(&self, name: &LockName, to: FencingToken) -> Result<FencingToken>;
 
+    /// Returns the record of the job `name`, and the clock of the server.
+    async fn read_record(&self, name: &LockName) -> Result<StoredRecord>;
+
+    /// Writes the record of the job `name`, unless there is one of the same or a greater version.
+    async fn write_record(&self, name: &LockName, record: &Record, keep: Duration) -> Result<()>;
+
     /// Marks the live holds of a name as broken.
     async fn mark(&self, name: &LockName, notice: &str) -> Result<()>;
 
@@ -300,6 +309,14 @@ impl<W: ErrorCodes> LockServer for ServerPools<W> {
 
     async fn raise(&self, name: &LockName, to: FencingToken) -> Result<FencingToken> {
         self.side.raise(&self.statements.raise, name, to).await
+    }
+
+    async fn read_record(&self, name: &LockName) -> Result<StoredRecord> {
+        self.side.read_record(&self.statements.records, name).await
+    }
+
+    async fn write_record(&self, name: &LockName, record: &Record, keep: Duration) -> Result<()> {
+        self.side.write_record(&self.statements.records, name, record, keep).await
     }
 
     async fn mark(&self, name: &LockName, notice: &str) -> Result<()> {

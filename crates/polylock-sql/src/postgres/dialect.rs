@@ -11,7 +11,7 @@ use std::{
 use async_trait::async_trait;
 use polylock_core::{
     BreakOrder, Capabilities, Entry, FencingToken, HoldAlerts, LockName, LockStatus, LostReason, Moment,
-    Notifications, Operation, Release, Request, RequestId, Result,
+    Notifications, Operation, Record, Release, Request, RequestId, Result, StoredRecord,
     wakeups::{Handover, Waiter, WaiterId, Wakeups},
 };
 use sqlx::postgres::PgRow;
@@ -218,6 +218,14 @@ impl Dialect for PostgresDialect {
 
     async fn raise(&self, name: &LockName, to: FencingToken) -> Result<FencingToken> {
         self.server.raise(&self.statements.raise, name, to).await
+    }
+
+    async fn read_record(&self, name: &LockName) -> Result<StoredRecord> {
+        self.server.read_record(&self.statements.records, name).await
+    }
+
+    async fn write_record(&self, name: &LockName, record: &Record, keep: Duration) -> Result<()> {
+        self.server.write_record(&self.statements.records, name, record, keep).await
     }
 
     async fn sweep(&self) -> Result<()> {

@@ -8,7 +8,7 @@ use sqlx::Error;
 use super::{
     config::{Config, Durability},
     error,
-    statements::{begin, fill, raise},
+    statements::{STEPS, begin, fill, raise, records},
 };
 use crate::{
     engine::{
@@ -21,8 +21,7 @@ use crate::{
 
 /// The tables of the pessimistic strategy.
 pub(super) const TABLES: Tables = Tables {
-    // The steps are in `statements/pessimistic/upgrade/`.
-    version: Version { row: "rows", first: 2, steps: &[], oldest: 2, next: None },
+    version: Version { row: "rows", first: 2, steps: STEPS, oldest: 2, next: None },
     schema: concat!(include_str!("statements/meta.sql"), include_str!("statements/pessimistic/schema.sql")),
     routines: &[],
 };
@@ -108,6 +107,7 @@ fn statements(config: &Config) -> Statements {
         cancel: signal("pg_cancel_backend"),
         kill: signal("pg_terminate_backend"),
         raise: raise(config, "sessions").into(),
+        records: records(config),
         token: template(include_str!("statements/pessimistic/token.sql")),
         mark: template(include_str!("statements/pessimistic/mark.sql")),
         notice: template(include_str!("statements/pessimistic/notice.sql")),

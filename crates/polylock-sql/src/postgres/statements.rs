@@ -9,6 +9,7 @@ use crate::engine::{
     server::{
         literal::{Literals, Template, fill_template},
         locks::LockLists,
+        records::RecordStatements,
         tables::Tables,
     },
     version::Version,
@@ -72,12 +73,15 @@ pub(super) struct Statements {
     pub(super) notify: Template,
     pub(super) session: Template,
     pub(super) raise: [Template; 2],
+    pub(super) records: RecordStatements,
 }
+
+/// The steps from the first version of the tables of either strategy.
+pub(super) const STEPS: &[&str] = &[include_str!("statements/upgrade/3.sql")];
 
 /// The tables of the lease strategy.
 pub(super) const TABLES: Tables = Tables {
-    // The steps are in `statements/upgrade/`.
-    version: Version { row: "schema", first: 2, steps: &[], oldest: 2, next: None },
+    version: Version { row: "schema", first: 2, steps: STEPS, oldest: 2, next: None },
     schema: concat!(include_str!("statements/meta.sql"), include_str!("statements/schema.sql")),
     routines: &[
         ("settle_2", include_str!("statements/routines/settle.sql")),
@@ -121,11 +125,26 @@ pub(super) fn fill(file: &str, config: &Config, more: &[(&str, &str)]) -> String
 /// Returns the statements that raise the tokens. Each token is drawn in a statement that inserts into `table`.
 pub(super) fn raise(config: &Config, table: &str) -> [Template; 2] {
     let begin = begin(config.common.timeout);
-    let sync = if config.durability == Durability::Full { "on" } else { "off" };
     [include_str!("statements/raise_near.sql"), include_str!("statements/raise_far.sql")].map(|file| {
-        let more = [("{begin}", begin.as_str()), ("{sync}", sync), ("{table}", table)];
+        let more = [("{begin}", begin.as_str()), ("{sync}", sync(config)), ("{table}", table)];
         Template::new(&fill(file, config, &more))
     })
+}
+
+/// Returns the statements on the records of jobs.
+pub(super) fn records(config: &Config) -> RecordStatements {
+    let begin = begin(config.common.timeout);
+    let more = [("{begin}", begin.as_str()), ("{sync}", sync(config))];
+    let with = |file: &str| Template::new(&fill(file, config, &more));
+    RecordStatements {
+        read: with(include_str!("statements/read_record.sql")),
+        write: with(include_str!("statements/write_record.sql")),
+    }
+}
+
+/// Returns the value of `synchronous_commit` for the configured durability.
+fn sync(config: &Config) -> &'static str {
+    if config.durability == Durability::Full { "on" } else { "off" }
 }
 
 impl Statements {
@@ -150,6 +169,7 @@ impl Statements {
             notify: with(include_str!("statements/notify.sql"), &[]),
             session: with(include_str!("statements/session.sql"), &[]),
             raise: raise(config, "holds"),
+            records: records(config),
         }
     }
 }

@@ -1,11 +1,11 @@
 //! The dialect of SQLite.
 
-use std::{fmt, pin::Pin, sync::Arc};
+use std::{fmt, pin::Pin, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use polylock_core::{
     BreakOrder, Capabilities, Entry, Fencing, FencingToken, LockName, LockStatus, LostReason, Operation,
-    Release, Request, Result,
+    Record, Release, Request, Result, StoredRecord,
     wakeups::{Handover, Waiter, WaiterId, Wakeups},
 };
 use sqlx::{
@@ -29,6 +29,7 @@ use crate::engine::{
         Dialect, LIST_ROWS, MAX_TTL, MIN_TTL, PollInterval, PollOutcome, SWEEP_ROWS, bytes, label, notice,
         slot,
     },
+    records::stored_record,
     rows::{self, ClaimRow, EntryState, micros},
 };
 
@@ -342,6 +343,25 @@ impl Dialect for SqliteDialect {
             last.and_then(FencingToken::new).ok_or(sqlx::Error::RowNotFound)
         })
         .await
+    }
+
+    async fn read_record(&self, name: &LockName) -> Result<StoredRecord> {
+        self.reopen_if_moved(Operation::Record).await?;
+        let arguments = SqliteArguments::default().with(bytes(name));
+        let sql = &self.statements.read_record;
+        self.rows(Lane::Reading, Operation::Record, sql, arguments, stored_record).await
+    }
+
+    async fn write_record(&self, name: &LockName, record: &Record, keep: Duration) -> Result<()> {
+        self.reopen_if_moved(Operation::Record).await?;
+        let arguments = SqliteArguments::default()
+            .with(bytes(name))
+            .with(record.version.token.as_i64())
+            .with(record.version.revision)
+            .with(&*record.text)
+            .with(micros(keep));
+        let sql = &self.statements.write_record;
+        self.rows(Lane::Durable, Operation::Record, sql, arguments, |_| Ok(())).await
     }
 
     async fn sweep(&self) -> Result<()> {

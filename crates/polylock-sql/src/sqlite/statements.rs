@@ -29,7 +29,7 @@ pub(super) const SCHEMA: &str = include_str!("statements/schema.sql");
 const VERSION: Version<'_> = Version {
     row: "schema",
     first: 2,
-    steps: &[include_str!("statements/upgrade/3.sql")],
+    steps: &[include_str!("statements/upgrade/3.sql"), include_str!("statements/upgrade/4.sql")],
     oldest: 2,
     next: None,
 };
@@ -58,6 +58,8 @@ pub(super) struct Statements {
     pub(super) notice: SqlStr,
     pub(super) forget: SqlStr,
     pub(super) raise: SqlStr,
+    pub(super) read_record: SqlStr,
+    pub(super) write_record: SqlStr,
     pub(super) sweep: SqlStr,
     pub(super) data_version: SqlStr,
 }
@@ -74,7 +76,7 @@ impl Statements {
             has_schema: fill(include_str!("statements/has_schema.sql")),
             columns: fill(include_str!("statements/columns.sql")),
             version: fill(include_str!("statements/version.sql")),
-            drop_all: fill(&format!("BEGIN IMMEDIATE;\n{}COMMIT;", table::drops(SCHEMA))),
+            drop_all: fill(&format!("BEGIN IMMEDIATE;\n{}COMMIT;", table::drops(&(VERSION.steps.concat() + SCHEMA)))),
             take: fill(include_str!("statements/take.sql")),
             look: fill(look),
             queue: fill(&include_str!("statements/queue.sql").replace("\n{look}\n", &format!("\n{look}\n"))),
@@ -93,6 +95,8 @@ impl Statements {
             notice: fill(include_str!("statements/notice.sql")),
             forget: fill(include_str!("statements/forget.sql")),
             raise: fill(include_str!("statements/raise.sql")),
+            read_record: fill(include_str!("statements/read_record.sql")),
+            write_record: fill(include_str!("statements/write_record.sql")),
             sweep: fill(include_str!("statements/sweep.sql")),
             data_version: fill(include_str!("statements/data_version.sql")),
         }

@@ -18,6 +18,7 @@ mod lost;
 mod many;
 mod modes;
 mod names;
+mod once;
 mod order;
 mod recovery;
 mod reentrancy;
@@ -165,6 +166,18 @@ macro_rules! __cases {
                 shows_its_slots_and_waiters [Inspect]
                 at_every_poll_of_a_free_acquire []
                 at_every_poll_of_a_waiting_acquire []
+            }
+            once {
+                one_of_many_tasks_runs_the_job [JobRecords]
+                a_failed_attempt_is_repeated_as_often_as_configured [JobRecords]
+                an_attempt_without_an_end_counts_as_failed [JobRecords]
+                each_period_has_one_run [JobRecords]
+                a_process_that_lost_the_lock_does_not_begin [JobRecords]
+                only_a_greater_version_replaces_a_record [JobRecords]
+                a_record_is_absent_after_its_time [JobRecords]
+                a_try_does_not_wait_for_another_process [JobRecords]
+                bad_settings_are_refused_before_any_io [JobRecords]
+                at_every_poll_of_a_run [JobRecords]
             }
             names {
                 invalid_names_are_refused_before_any_io []

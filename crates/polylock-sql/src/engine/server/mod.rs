@@ -7,4 +7,5 @@ pub(crate) mod literal;
 pub(crate) mod locks;
 pub(crate) mod pool;
 mod raise;
+pub(crate) mod records;
 pub(crate) mod tables;

@@ -9,6 +9,7 @@ mod election;
 mod many;
 mod mutant;
 mod mysql;
+mod once;
 mod postgres;
 mod redis;
 mod redlock;
@@ -28,6 +29,7 @@ pub(crate) fn mutants() -> impl Iterator<Item = &'static Mutant> {
         api::MUTANTS,
         many::MUTANTS,
         semaphore::MUTANTS,
+        once::MUTANTS,
         election::MUTANTS,
         transition::MUTANTS,
         sql::MUTANTS,

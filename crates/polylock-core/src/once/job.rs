@@ -1,0 +1,119 @@
+//! The record of a job in the store.
+
+use std::{sync::Arc, time::Duration};
+
+use super::LastRun;
+use crate::{
+    Error, Fault, KeepRecord, LockName, LostReason, Operation, Record, RecordVersion, Result, Unavailable,
+    engine::{Backoff, Ended, Hold, StoreHandle},
+    io,
+};
+
+/// The longest pause before a failed read or write of the record is repeated, before the jitter.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// The time for which a record is kept beyond two periods.
+const KEPT_LONGER: Duration = Duration::from_secs(24 * 3600);
+
+/// A job, and the interface to its record.
+#[derive(Debug)]
+pub(super) struct Job {
+    handle: Arc<StoreHandle>,
+    name: LockName,
+    records: Arc<dyn KeepRecord>,
+}
+
+impl Job {
+    pub(super) fn new(handle: Arc<StoreHandle>, name: &str) -> Result<Self> {
+        let name = LockName::new(name)?;
+        let Some(records) = handle.context.store.records.clone() else {
+            return Err(Error::Unsupported {
+                backend: handle.context.backend(),
+                capability: "records of jobs",
+            });
+        };
+        Ok(Self { handle, name, records })
+    }
+
+    pub(super) const fn name(&self) -> &LockName {
+        &self.name
+    }
+
+    /// Reads the last run, and the time of the store.
+    pub(super) async fn read(&self) -> Result<(Option<LastRun>, Duration)> {
+        let (record, now) = self.read_record().await?;
+        let last = record.map(|record| LastRun::from_record(&record).ok_or_else(|| self.unreadable()));
+        Ok((last.transpose()?, now))
+    }
+
+    async fn read_record(&self) -> Result<(Option<Record>, Duration)> {
+        let (records, name) = (self.records.clone(), self.name.clone());
+        let stored = self.call(async move { records.read_record(&name).await }).await?;
+        Ok((stored.record, stored.now))
+    }
+
+    /// Records `run`, while `hold` lasts.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if a later holder of the lock has written the record, or the hold has ended.
+    pub(super) async fn write(&self, hold: &Hold, run: &LastRun, revision: u32) -> Result<()> {
+        let version = RecordVersion { token: run.token, revision };
+        let record = Arc::new(Record { version, text: run.to_text() });
+        let keep = run.next_due.saturating_sub(run.period_begin) * 2 + KEPT_LONGER;
+        self.while_held(hold, || {
+            let (records, name, record) = (self.records.clone(), self.name.clone(), record.clone());
+            self.call(async move { records.write_record(&name, &record, keep).await })
+        })
+        .await?;
+        let (stored, _) = self.while_held(hold, || self.read_record()).await?;
+        if stored.is_some_and(|stored| stored.version == version) {
+            return Ok(());
+        }
+        Err(Error::Lost { name: self.name.clone(), reason: LostReason::Gone })
+    }
+
+    /// Repeats `attempt` after temporary errors, until `hold` has ended.
+    pub(super) async fn while_held<T, F: Future<Output = Result<T>>>(
+        &self,
+        hold: &Hold,
+        attempt: impl Fn() -> F,
+    ) -> Result<T> {
+        let mut backoff = Backoff::up_to(LONGEST_PAUSE);
+        loop {
+            let reason = match hold.check() {
+                Ok(_) => None,
+                Err(Ended::Left) => Some(LostReason::Gone),
+                Err(Ended::Lost(reason)) => Some(reason),
+            };
+            if let Some(reason) = reason {
+                return Err(Error::Lost { name: self.name.clone(), reason });
+            }
+            match attempt().await {
+                Err(error) if error.is_temporary() => {
+                    tracing::debug!(job = %self.name, error = &error as &dyn std::error::Error, "the record of a job: retrying");
+                }
+                outcome => return outcome,
+            }
+            let context = self.handle.context.clone();
+            let again = context.now() + backoff.next();
+            // The runtime of the caller may have no timers.
+            io::run(context.backend(), async move { context.until(again).await }).await?;
+        }
+    }
+
+    /// Runs an operation on the store.
+    async fn call<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        let running = self.handle.foreground.begin(Operation::Record, work)?;
+        running.await.map_err(|cause| io::failed(self.handle.context.backend(), Operation::Record, cause))?
+    }
+
+    fn unreadable(&self) -> Error {
+        let advice = format!(
+            "the record of job {} has another format: update this program if a later version of polylock has written it",
+            self.name
+        );
+        Unavailable::new(self.handle.context.backend(), Operation::Record, Fault::Permanent, advice).into()
+    }
+}

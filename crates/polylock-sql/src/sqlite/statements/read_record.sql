@@ -1,0 +1,7 @@
+-- Reads the record of a job: (clock, token, revision, contents), of which all but the clock are NULL if there is none.
+--
+-- Inputs:    ?1 name.
+-- Atomicity: one statement.
+-- Clock:     read once.
+SELECT {now}, entry.token, entry.revision, entry.contents FROM (SELECT 1)
+LEFT JOIN {p}_runs AS entry ON entry.name = ?1 AND entry.expires_at > {now};

@@ -1,0 +1,12 @@
+-- Writes the record of a job, unless there is one of the same or a greater version, and deletes expired ones.
+--
+-- Inputs:    ?1 name, ?2 token, ?3 revision, ?4 contents, ?5 time to keep it in us.
+-- Atomicity: one write transaction.
+-- Clock:     read by each statement.
+BEGIN IMMEDIATE;
+DELETE FROM {p}_runs WHERE name IN (SELECT name FROM {p}_runs WHERE expires_at <= {now} LIMIT 100);
+INSERT INTO {p}_runs (name, token, revision, contents, expires_at) VALUES (?1, ?2, ?3, ?4, {now} + ?5)
+ON CONFLICT (name) DO UPDATE SET token = excluded.token, revision = excluded.revision, contents = excluded.contents,
+    expires_at = excluded.expires_at
+WHERE (token, revision) < (excluded.token, excluded.revision);
+COMMIT;

@@ -1,0 +1,93 @@
+//! Bugs of jobs that run once per period.
+
+use super::Mutant;
+
+pub(super) const MUTANTS: &[Mutant] = &[
+    Mutant {
+        name: "once: the begin of an attempt is not recorded",
+        file: "crates/polylock-core/src/once.rs",
+        from: "        job.write(&hold, &run, FIRST).await?;\n",
+        to: "",
+        test: ("conformance", "memory::once::an_attempt_without_an_end_counts_as_failed"),
+    },
+    Mutant {
+        name: "once: a refused record is not noticed",
+        file: "crates/polylock-core/src/once/job.rs",
+        from: "        if stored.is_some_and(|stored| stored.version == version) {",
+        to: "        if stored.is_some() {",
+        test: ("conformance", "memory::once::a_process_that_lost_the_lock_does_not_begin"),
+    },
+    Mutant {
+        name: "once: the record is read before the lock is held",
+        file: "crates/polylock-core/src/once.rs",
+        from: "        let (last, now) = job.while_held(&hold, || job.read()).await?;\n",
+        to: "",
+        test: ("conformance", "memory::once::one_of_many_tasks_runs_the_job"),
+    },
+    Mutant {
+        name: "once: an attempt without an end may run again at once",
+        file: "crates/polylock-core/src/once/last_run.rs",
+        from: "        RunOutcome::Unfinished | RunOutcome::Failed { .. } if last.attempt <= retries => {",
+        to: "        RunOutcome::Unfinished | RunOutcome::Failed { .. } => {",
+        test: ("conformance", "memory::once::a_failed_attempt_is_repeated_as_often_as_configured"),
+    },
+    Mutant {
+        name: "once: a run shortly before a period counts for the one before",
+        file: "crates/polylock-core/src/once/period.rs",
+        from: "now.as_millis() + lead + every",
+        to: "now.as_millis() + every",
+        test: ("units of library polylock_core", "once::period::tests::a_day_begins_at_the_time_of_day"),
+    },
+    Mutant {
+        name: "once: the time of the machine decides",
+        file: "crates/polylock-core/src/once/last_run.rs",
+        from: "        return if last.period_begin <= present.end { Decision::Skip(last) } else { FIRST };",
+        to: "        return FIRST;",
+        test: (
+            "units of library polylock_core",
+            "once::last_run::tests::a_job_runs_until_it_has_succeeded_or_no_attempt_is_left",
+        ),
+    },
+    Mutant {
+        name: "once: SQLite replaces a later record",
+        file: "crates/polylock-sql/src/sqlite/statements/write_record.sql",
+        from: "WHERE (token, revision) < (excluded.token, excluded.revision);",
+        to: ";",
+        test: ("conformance", "sqlite_full::once::only_a_greater_version_replaces_a_record"),
+    },
+    Mutant {
+        name: "once: PostgreSQL replaces a later record",
+        file: "crates/polylock-sql/src/postgres/statements/write_record.sql",
+        from: "WHERE (entry.token, entry.revision) < (excluded.token, excluded.revision);",
+        to: ";",
+        test: ("conformance", "postgres::once::only_a_greater_version_replaces_a_record"),
+    },
+    Mutant {
+        name: "once: MySQL compares with the new version",
+        file: "crates/polylock-sql/src/mysql/statements/write_record.sql",
+        from: "    token = greatest(token, $2);",
+        to: "    token = $2;",
+        test: ("conformance", "mariadb::once::only_a_greater_version_replaces_a_record"),
+    },
+    Mutant {
+        name: "once: Redis ignores the revision",
+        file: "crates/polylock-redis/src/queue/scripts/record.lua",
+        from: "token == new_token and revision < new_revision",
+        to: "token == new_token",
+        test: ("conformance", "redis::once::only_a_greater_version_replaces_a_record"),
+    },
+    Mutant {
+        name: "once: a record is kept for ever",
+        file: "crates/polylock-sql/src/sqlite/statements/read_record.sql",
+        from: " AND entry.expires_at > {now}",
+        to: "",
+        test: ("conformance", "sqlite_full::once::a_record_is_absent_after_its_time"),
+    },
+    Mutant {
+        name: "once: the outcome of a command is not recorded",
+        file: "crates/polylock-cli/src/run/job.rs",
+        from: "            (Some(0), _) => None,\n",
+        to: "            (Some(0), _) => return,\n",
+        test: ("cli", "once::the_command_runs_in_one_of_many_processes"),
+    },
+];
