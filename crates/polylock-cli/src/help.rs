@@ -190,7 +190,10 @@ ATTEMPTS
   has died, or has lost the lock. Without --retries, CMD begins once per
   period at most, whatever happens.
 
-  `polylock status NAME` shows the last run.
+  `polylock status NAME` shows the last run. In the environment of CMD,
+  POLYLOCK_ATTEMPT is the number of the attempt, from 1, and
+  POLYLOCK_PERIOD_BEGIN_MS the begin of the period in milliseconds since
+  1970. The rest of it is that of `polylock run`.
 
 STORES
   Every store but Redlock, ZooKeeper and Azure Blob Storage keeps records;

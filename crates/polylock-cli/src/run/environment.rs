@@ -2,7 +2,7 @@
 
 use std::{env, process::Command, time::Duration};
 
-use polylock::{Guard, LockName, Locks, Mode, MultiGuard};
+use polylock::{Guard, LastRun, LockName, Locks, Mode, MultiGuard};
 
 use super::lock_names::LockNames;
 use crate::{
@@ -16,6 +16,8 @@ use crate::{
 const NAME: &str = "POLYLOCK_NAME";
 const TOKEN: &str = "POLYLOCK_FENCING_TOKEN";
 const SLOT: &str = "POLYLOCK_SLOT";
+const ATTEMPT: &str = "POLYLOCK_ATTEMPT";
+const PERIOD: &str = "POLYLOCK_PERIOD_BEGIN_MS";
 
 /// Removes these variables.
 pub(super) fn hide_variables(command: &mut Command, hidden: &[String]) {
@@ -56,6 +58,15 @@ fn describe_owner(command: &mut Command, guard: &Guard) {
         .env("POLYLOCK_MODE", guard.mode().code())
         .env(OUTER, outer_run::owners().join("\n"))
         .env(OWNER, guard.owner().as_str());
+}
+
+/// Describes the attempt of a job, if the command is one.
+pub(super) fn describe_attempt(command: &mut Command, run: Option<&LastRun>) {
+    command.env_remove(ATTEMPT).env_remove(PERIOD);
+    if let Some(run) = run {
+        command.env(ATTEMPT, run.attempt.to_string());
+        command.env(PERIOD, milliseconds(run.period_begin).to_string());
+    }
 }
 
 /// Describes the store and its leases.

@@ -420,6 +420,7 @@ impl Phases<'_> {
         let environment = |process: &mut std::process::Command| {
             environment::hide_variables(process, &self.hidden_variables);
             environment::describe_hold(process, guard, &self.log.names);
+            environment::describe_attempt(process, self.report.as_ref().map(RunReport::run));
             environment::describe_store(process, backend, ttl, &self.store.reference);
         };
         let arguments = self.command.arguments();

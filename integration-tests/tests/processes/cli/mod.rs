@@ -6,6 +6,7 @@ mod container;
 mod handover;
 mod increments;
 mod lost_release;
+mod once;
 mod outage;
 mod pid_reuse;
 mod several_locks;
