@@ -410,7 +410,11 @@ mod tests {
     #[test]
     fn aliases_and_durations() {
         for same in ["--no-wait", "--nb", "--nonblock", "-n", "-w 0", "--timeout 0"] {
-            assert_eq!(run(&format!("{same} x true")).unwrap().waiting.limit(), Some(Duration::ZERO), "{same}");
+            assert_eq!(
+                run(&format!("{same} x true")).unwrap().waiting.limit(),
+                Some(Duration::ZERO),
+                "{same}"
+            );
         }
         assert_eq!(run("-w 0.2 x true").unwrap().waiting.limit(), Some(Duration::from_millis(200)));
         assert_eq!(run("--timeout 1m30s x true").unwrap().waiting.limit(), Some(Duration::from_secs(90)));

@@ -38,8 +38,8 @@ use std::{fmt, sync::Arc, time::Duration};
 use async_trait::async_trait;
 
 use crate::{
-    BreakNotice, BreakOrder, Capabilities, ClaimOutcome, FencingToken, HoldAlerts, KeepAlive, LockName, Mode,
-    OwnerId, Release, Request, Result, Wake, owner,
+    BreakNotice, BreakOrder, Capabilities, ClaimOutcome, FencingToken, HoldAlerts, KeepAlive, KeepRecord,
+    LockName, Mode, OwnerId, Release, Request, Result, Wake, owner,
 };
 
 /// A store of locks. See the [module](self) for the contract.

@@ -17,7 +17,7 @@ pub use self::{
     attempt::{Attempt, RunReport},
     last_run::{LastRun, RunOutcome},
 };
-use crate::{Lock, OwnerId, Progress, Result, engine::StoreHandle};
+use crate::{Error, Lock, OwnerId, Progress, Result, engine::StoreHandle};
 
 /// The default period: a day.
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -177,7 +177,7 @@ impl Once {
                 Ok(_) => report.succeeded().await?,
                 Err(error) => report.failed(&error.to_string()).await?,
             }
-            Ok(outcome)
+            Ok::<_, Error>(outcome)
         });
         Ok(match outcome.await?? {
             Ok(output) => OnceOutcome::Succeeded(output),

@@ -145,13 +145,16 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 /// Parses a time of day, as the time since midnight.
 fn time_of_day(text: &str) -> Result<Duration, String> {
     let two_digits = |part: &str, end: u64| {
-        let number = part.parse().ok().filter(|_| part.len() == 2 && part.bytes().all(|b| b.is_ascii_digit()));
+        let number =
+            part.parse::<u64>().ok().filter(|_| part.len() == 2 && part.bytes().all(|b| b.is_ascii_digit()));
         number.filter(|number| *number < end)
     };
     let time = text.split_once(':').and_then(|(hours, minutes)| {
         Some(Duration::from_secs(3600 * two_digits(hours, 24)? + 60 * two_digits(minutes, 60)?))
     });
-    time.ok_or_else(|| format!("{text:?} is not a time of day: write hours and minutes in UTC, such as 02:30"))
+    time.ok_or_else(|| {
+        format!("{text:?} is not a time of day: write hours and minutes in UTC, such as 02:30")
+    })
 }
 
 #[cfg(test)]

@@ -41,7 +41,8 @@ pub(crate) async fn status(
 pub(crate) async fn list(global: &Global, prefix: &str, output: &Output) -> Result<u8, Failure> {
     let (locks, store) = open(global, output).await?;
     let all = locks.list(prefix).await?;
-    let object = |status: &LockStatus| lock_object(status, Recipes::default(), locks.capabilities().backend, &store);
+    let object =
+        |status: &LockStatus| lock_object(status, Recipes::default(), locks.capabilities().backend, &store);
     let text = match output.format {
         Format::Text | Format::Markdown => all.iter().map(lock_text).collect(),
         Format::Jsonl => all.iter().map(|status| object(status) + "\n").collect(),

@@ -24,8 +24,8 @@ pub(crate) use event::{AlsoLock, Event, EventKind};
 pub(crate) use screen::Bar;
 pub(crate) use sink::Sink;
 pub(crate) use table::{
-    Recipes, last_run_text, lock_object, lock_text, milliseconds, notice_text, owner_and_label, rounded, seconds,
-    semaphore_text,
+    Recipes, last_run_text, lock_object, lock_text, milliseconds, notice_text, owner_and_label, rounded,
+    seconds, semaphore_text,
 };
 pub(crate) use waiting::{WaitDisplay, WaitState};
 #[cfg(any(feature = "check", feature = "top"))]

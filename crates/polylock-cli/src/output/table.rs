@@ -4,7 +4,8 @@ use std::{borrow::Cow, time::Duration};
 
 use anstyle::{AnsiColor, Style};
 use polylock::{
-    BreakNotice, Entry, FencingToken, Label, LastRun, LockName, LockStatus, OwnerId, RunOutcome, SemaphoreStatus,
+    BreakNotice, Entry, FencingToken, Label, LastRun, LockName, LockStatus, OwnerId, RunOutcome,
+    SemaphoreStatus,
 };
 use serde::Serialize;
 
@@ -150,12 +151,7 @@ pub(super) fn name_and_slot(name: &LockName) -> (Cow<'_, str>, Option<u32>) {
 }
 
 /// Returns a lock as a JSON object, with the recipes of the same name. `store` is the name of the store without secrets.
-pub(crate) fn lock_object(
-    status: &LockStatus,
-    recipes: Recipes<'_>,
-    backend: &str,
-    store: &str,
-) -> String {
+pub(crate) fn lock_object(status: &LockStatus, recipes: Recipes<'_>, backend: &str, store: &str) -> String {
     let semaphore = recipes.semaphore.and_then(|semaphore| {
         let held = semaphore.held.iter();
         let held =

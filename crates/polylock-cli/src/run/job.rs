@@ -67,14 +67,20 @@ pub(super) async fn report(
         },
         signal = signals.next_termination() => signals::name(signal),
     };
-    output.note(format!("the outcome of job {name} is not recorded, so this attempt counts as failed: {problem}"));
+    output.note(format!(
+        "the outcome of job {name} is not recorded, so this attempt counts as failed: {problem}"
+    ));
 }
 
 /// Returns the verdict of a job that is not due.
 pub(super) fn skipped(last: &LastRun, names: &LockNames, output: &Output) -> Verdict {
     let text = format!("job {names} is not due: {}", describe(last));
     // A job on many machines is skipped on most of them, and cron sends a mail for each output.
-    if stderr().is_terminal() { output.note(&text) } else { output.detail(&text) }
+    if stderr().is_terminal() {
+        output.note(&text);
+    } else {
+        output.detail(&text);
+    }
     Verdict::skipped(text)
 }
 

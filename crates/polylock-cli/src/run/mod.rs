@@ -23,8 +23,8 @@ mod warden;
 use std::{io, pin::Pin, time::Duration};
 
 use polylock::{
-    Attempt, Clock, Election, Error, Label, Locks, Moment, MultiGuard, MultiLock, OnceBegin, OwnerId, Progress,
-    Result as LockResult, RunReport, Scope, Semaphore, SystemClock,
+    Attempt, Clock, Election, Error, Label, Locks, Moment, MultiGuard, MultiLock, OnceBegin, OwnerId,
+    Progress, Result as LockResult, RunReport, Scope, Semaphore, SystemClock,
 };
 use rustix::process::Signal;
 
@@ -83,12 +83,7 @@ enum Recipe {
     Job(Schedule),
 }
 
-async fn run_and_log(
-    global: &Global,
-    args: &Run,
-    recipe: Recipe,
-    output: &Output,
-) -> Result<u8, Failure> {
+async fn run_and_log(global: &Global, args: &Run, recipe: Recipe, output: &Output) -> Result<u8, Failure> {
     let common = &args.common;
     let names = LockNames::new(&common.name, &args.also)?;
     if let Some(label) = &common.label {
@@ -153,7 +148,7 @@ async fn run_under_lock(
 }
 
 /// The acquisition of the locks, or of a slot.
-type Acquisition<'a> = Pin<Box<dyn Future<Output = LockResult<MultiGuard>> + 'a>>;
+type Acquisition<'a> = Pin<Box<dyn Future<Output = LockResult<MultiGuard>> + Send + 'a>>;
 
 /// The end of a run before its command has run.
 enum EarlyEnd {
@@ -180,8 +175,9 @@ impl From<WaitError> for EarlyEnd {
 /// The phases of one run.
 struct Phases<'a> {
     args: &'a Run,
-    /// The rule of an election; `None` for a run.
     recipe: Recipe,
+    /// The record of the attempt of a job, until the command has ended.
+    report: Option<RunReport>,
     output: &'a Output,
     log: &'a mut StatusLog,
     store: &'a ChosenStore,

@@ -2,7 +2,7 @@
 
 use std::{convert::Infallible, time::Duration};
 
-use polylock::{Clock, LockName, LockStatus, Locks, Moment, MultiGuard, OwnerId, Progress, SystemClock};
+use polylock::{Clock, LockName, LockStatus, Locks, Moment, OwnerId, Progress, SystemClock};
 use rustix::process::Signal;
 
 use super::status_log::StatusLog;

@@ -28,7 +28,10 @@ fn the_command_runs_in_one_of_many_processes() {
     }
     assert_eq!(runs(&workspace), 1);
     let last = &workspace.status("x")["last_run"];
-    assert_eq!((&last["outcome"], &last["label"], &last["attempt"]), (&"succeeded".into(), &"nightly".into(), &1.into()));
+    assert_eq!(
+        (&last["outcome"], &last["label"], &last["attempt"]),
+        (&"succeeded".into(), &"nightly".into(), &1.into())
+    );
     assert!(last["ended_at_ms"].as_u64() >= last["started_at_ms"].as_u64(), "{last}");
     let text = stdout(&workspace.call("status x"));
     assert!(text.contains("x: free\n  last run by ") && text.contains(", attempt 1: began at 20"), "{text}");
@@ -66,7 +69,8 @@ fn the_attempt_of_a_killed_process_counts_as_failed() {
     let busy = once(&workspace, "-n -E 3 --every 1000d --retries 1", RUN).finish();
     assert_eq!(busy.status.code(), Some(3), "{}", stderr(&busy));
     assert!(stderr(&busy).contains("lock x not acquired"), "{}", stderr(&busy));
-    let timed = once(&workspace, "--wait 0.1 --outage 9s --jitter 10ms --every 1000d --retries 1", RUN).finish();
+    let timed =
+        once(&workspace, "--wait 0.1 --outage 9s --jitter 10ms --every 1000d --retries 1", RUN).finish();
     assert_eq!(timed.status.code(), Some(75), "{}", stderr(&timed));
     first.signal(Signal::KILL);
     drop(first);

@@ -21,6 +21,10 @@ pub(super) struct Records {
 
 impl Records {
     pub(super) fn new(clock: Arc<dyn Clock>) -> Self {
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the store is this process, so its clock is that of the store"
+        )]
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self { start: (clock.now(), since_1970), clock, records: Mutex::default() }
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::period::Period;
-use crate::{FencingToken, Label, OwnerId, Record};
+use crate::{FencingToken, OwnerId, Record, owner::sanitized};
 
 /// The first word of a record: the format.
 const FORMAT: &str = "1";
@@ -96,8 +96,8 @@ impl LastRun {
         let (period_begin, next_due) = (millis(next())?, millis(next())?);
         let attempt = next()?.parse().ok()?;
         let (started_at, at) = (millis(next())?, millis(next())?);
-        let (owner, label) = (OwnerId::sanitized(next()?), Label::sanitized(next()?));
-        let reason = Label::sanitized(next()?);
+        let (owner, label) = (OwnerId::sanitized(next()?), sanitized(next()?));
+        let reason = sanitized(next()?);
         let outcome = match outcome {
             "unfinished" => RunOutcome::Unfinished,
             "succeeded" => RunOutcome::Succeeded { at },

@@ -103,7 +103,13 @@ mod tests {
     #[test]
     fn periods_without_a_meaning_are_refused() {
         let key = |every: Duration, at: Duration| Periods { every, at }.check().err().map(|error| error.key);
-        for (every, at) in [(DAY, HOUR), (7 * DAY, HOUR), (HOUR, 60 * SECOND), (SECOND, Duration::ZERO), (7 * SECOND, Duration::ZERO)] {
+        for (every, at) in [
+            (DAY, HOUR),
+            (7 * DAY, HOUR),
+            (HOUR, 60 * SECOND),
+            (SECOND, Duration::ZERO),
+            (7 * SECOND, Duration::ZERO),
+        ] {
             assert_eq!(key(every, at), None, "{every:?} {at:?}");
         }
         assert_eq!(key(DAY, DAY).as_deref(), Some("at"));

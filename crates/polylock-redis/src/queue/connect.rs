@@ -108,6 +108,9 @@ impl StoreBuilder {
         };
         let backend = RedisBackend { context: Arc::new(context), servers, callers: PerRuntime::default() };
         let backend = Arc::new(backend);
-        Store::inspectable(backend.clone()).alerting(self.client.alerts).raising(backend.clone()).recording(backend)
+        Store::inspectable(backend.clone())
+            .alerting(self.client.alerts)
+            .raising(backend.clone())
+            .recording(backend)
     }
 }

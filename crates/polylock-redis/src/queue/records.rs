@@ -25,11 +25,13 @@ impl RedisBackend {
             prepare(&mut call);
             call
         };
-        let reply = self.call(name, Operation::Record, self.context.operation_timeout, &invoke).await.outcome?;
+        let reply =
+            self.call(name, Operation::Record, self.context.operation_timeout, &invoke).await.outcome?;
         let (clock_us, token, revision, text): (i64, i64, i64, String) =
             self.servers.read(Operation::Record, reply)?;
         let version = FencingToken::new(token).zip(u32::try_from(revision).ok());
-        let record = version.map(|(token, revision)| Record { version: RecordVersion { token, revision }, text });
+        let record =
+            version.map(|(token, revision)| Record { version: RecordVersion { token, revision }, text });
         Ok(StoredRecord { record, now: from_micros(clock_us) })
     }
 }

@@ -76,7 +76,10 @@ impl Statements {
             has_schema: fill(include_str!("statements/has_schema.sql")),
             columns: fill(include_str!("statements/columns.sql")),
             version: fill(include_str!("statements/version.sql")),
-            drop_all: fill(&format!("BEGIN IMMEDIATE;\n{}COMMIT;", table::drops(&(VERSION.steps.concat() + SCHEMA)))),
+            drop_all: fill(&format!(
+                "BEGIN IMMEDIATE;\n{}COMMIT;",
+                table::drops(&(VERSION.steps.concat() + SCHEMA))
+            )),
             take: fill(include_str!("statements/take.sql")),
             look: fill(look),
             queue: fill(&include_str!("statements/queue.sql").replace("\n{look}\n", &format!("\n{look}\n"))),

@@ -20,7 +20,8 @@ use super::cancel::{at_every_poll, no_fault};
 use crate::{
     faults::Recording,
     trial::{
-        Outcome, SOON, Trial, acquired, cancel_at, chain, join, lock_name, pass, released, soon, watched, within,
+        Outcome, SOON, Trial, acquired, cancel_at, chain, join, lock_name, pass, released, soon, watched,
+        within,
     },
 };
 
@@ -31,9 +32,7 @@ fn job(locks: &Locks) -> Once {
     locks.once("n").every(LONG)
 }
 
-async fn ran<T: Debug, E: Debug>(
-    run: impl Future<Output = Result<OnceOutcome<T, E>>>,
-) -> OnceOutcome<T, E> {
+async fn ran<T: Debug, E: Debug>(run: impl Future<Output = Result<OnceOutcome<T, E>>>) -> OnceOutcome<T, E> {
     soon("run", run).await.unwrap_or_else(|error| panic!("run: {}", chain(&error)))
 }
 
@@ -245,7 +244,8 @@ pub(super) async fn only_a_greater_version_replaces_a_record(trial: Trial) -> Ou
         tokens.push(guard.fencing_token());
         released(guard).await;
     }
-    let records = [trial.store().await, trial.store().await].map(|store| store.records.expect("a case with this need"));
+    let records =
+        [trial.store().await, trial.store().await].map(|store| store.records.expect("a case with this need"));
     let longest = "\u{e9}".repeat(Record::MAX_BYTES / 2);
     let steps: [(usize, u32, &str, &str); 7] = [
         (0, 2, "a", "a"),
@@ -260,13 +260,18 @@ pub(super) async fn only_a_greater_version_replaces_a_record(trial: Trial) -> Ou
         let version = RecordVersion { token: tokens[token], revision };
         let record = Record { version, text: text.to_owned() };
         let (writer, reader) = (records[index % 2].clone(), records[(index + 1) % 2].clone());
-        let stored = trial.on_io(async move {
-            let name = lock_name("n");
-            writer.write_record(&name, &record, LONG).await?;
-            assert_eq!(reader.read_record(&lock_name("N")).await?.record, None, "the record of another name");
-            reader.read_record(&name).await
-        })
-        .await;
+        let stored = trial
+            .on_io(async move {
+                let name = lock_name("n");
+                writer.write_record(&name, &record, LONG).await?;
+                assert_eq!(
+                    reader.read_record(&lock_name("N")).await?.record,
+                    None,
+                    "the record of another name"
+                );
+                reader.read_record(&name).await
+            })
+            .await;
         let record = stored.record.expect("a record was written");
         assert_eq!(record.text, expected, "after step {index}, {version:?}");
     }

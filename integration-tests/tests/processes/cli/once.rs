@@ -89,7 +89,21 @@ async fn each_period_has_one_run(store: &str) {
                         if has_server {
                             once.env("LD_PRELOAD", library).env("POLYLOCK_CLOCK", &offset);
                         }
-                        once.args(["-S", url, "once", "--every", "2s", "--retries", "1", "--wait", "30s", "job", "sh", "-c", RUN]);
+                        once.args([
+                            "-S",
+                            url,
+                            "once",
+                            "--every",
+                            "2s",
+                            "--retries",
+                            "1",
+                            "--wait",
+                            "30s",
+                            "job",
+                            "sh",
+                            "-c",
+                            RUN,
+                        ]);
                         once
                     })
                 })
@@ -110,7 +124,7 @@ async fn each_period_has_one_run(store: &str) {
     let begins: Vec<u64> = runs.keys().copied().collect();
     assert!(begins.windows(2).all(|pair| pair[1] == pair[0] + PERIOD_MS), "a period was missed: {begins:?}");
     for (begin, attempts) in &runs {
-        let expected: &[u32] = if begin / PERIOD_MS % 3 == 0 { &[1, 2] } else { &[1] };
+        let expected: &[u32] = if (begin / PERIOD_MS).is_multiple_of(3) { &[1, 2] } else { &[1] };
         assert_eq!(attempts, expected, "the attempts of the period at {begin} ms");
     }
 }

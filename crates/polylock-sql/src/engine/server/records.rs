@@ -25,7 +25,7 @@ impl<DB: Driver> Server<DB> {
         name: &LockName,
     ) -> Result<StoredRecord> {
         let arguments = [Arg::Bytes(bytes(name))];
-        self.query(Operation::Record, &statements.read, &arguments, |rows| stored_record(rows)).await
+        self.query(Operation::Record, &statements.read, &arguments, stored_record).await
     }
 
     pub(crate) async fn write_record(
