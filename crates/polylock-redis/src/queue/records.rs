@@ -29,7 +29,9 @@ impl RedisBackend {
             self.call(name, Operation::Record, self.context.operation_timeout, &invoke).await.outcome?;
         let (clock_us, token, revision, text): (i64, i64, i64, String) =
             self.servers.read(Operation::Record, reply)?;
-        let version = FencingToken::new(token).zip(u32::try_from(revision).ok());
+        // Revisions begin with 1.
+        let revision = u32::try_from(revision).ok().filter(|revision| *revision > 0);
+        let version = FencingToken::new(token).zip(revision);
         let record =
             version.map(|(token, revision)| Record { version: RecordVersion { token, revision }, text });
         Ok(StoredRecord { record, now: from_micros(clock_us) })

@@ -1,7 +1,7 @@
 -- Writes the record of a job, unless there is one of the same or a greater version, and returns the present one.
 --
 -- Inputs:    KEYS: the record (hash). To write it: token, revision, text, the time to keep it in ms; nothing to read it.
--- Returns:   {clock in us, token or 0 if there is none, revision, text}.
+-- Returns:   {clock in us, token, revision or 0 if there is none, text}.
 -- Atomicity: a script is one step of the server.
 -- Clock:     the server's, read once.
 local time = redis.call('TIME')
