@@ -38,8 +38,8 @@ use std::{fmt, sync::Arc, time::Duration};
 use async_trait::async_trait;
 
 use crate::{
-    BreakNotice, BreakOrder, Capabilities, ClaimOutcome, FencingToken, HoldAlerts, KeepAlive, KeepRecord,
-    LockName, Mode, OwnerId, Release, Request, Result, Wake, owner,
+    BreakNotice, BreakOrder, Capabilities, ClaimOutcome, Convert, FencingToken, HoldAlerts, KeepAlive,
+    KeepRecord, LockName, Mode, OwnerId, Release, Request, Result, Wake, owner,
 };
 
 /// A store of locks. See the [module](self) for the contract.
@@ -309,13 +309,15 @@ pub struct Store {
     pub raise: Option<Arc<dyn RaiseToken>>,
     /// The interface for the records of jobs, if the store has it.
     pub records: Option<Arc<dyn KeepRecord>>,
+    /// The interface for changing the mode of a hold, if the store has it.
+    pub convert: Option<Arc<dyn Convert>>,
 }
 
 impl Store {
     /// Creates a store that can't be inspected.
     #[must_use]
     pub fn new(backend: Arc<dyn Backend>) -> Self {
-        Self { backend, inspect: None, alerts: None, raise: None, records: None }
+        Self { backend, inspect: None, alerts: None, raise: None, records: None, convert: None }
     }
 
     /// Creates a store that can be inspected.
@@ -342,6 +344,13 @@ impl Store {
     #[must_use]
     pub fn recording(mut self, records: Arc<dyn KeepRecord>) -> Self {
         self.records = Some(records);
+        self
+    }
+
+    /// Returns the same store, which changes the modes of holds.
+    #[must_use]
+    pub fn converting(mut self, convert: Arc<dyn Convert>) -> Self {
+        self.convert = Some(convert);
         self
     }
 }

@@ -56,6 +56,14 @@ pub enum Error {
         /// The requested mode.
         wanted: Mode,
     },
+    /// A wait would never end, because the lock is needed by the request that it waits for. Nothing has changed.
+    #[error("lock {name}: deadlock: {cycle}")]
+    Deadlock {
+        /// The name of the lock that was requested.
+        name: LockName,
+        /// The requests that wait for each other, and the remedy.
+        cycle: String,
+    },
     /// The text is not a valid lock name.
     #[error(transparent)]
     InvalidName(#[from] InvalidName),
@@ -270,6 +278,8 @@ pub enum Operation {
     Wait,
     /// Extending a lease.
     Renew,
+    /// Changing the mode of a hold.
+    Convert,
     /// Releasing a lock or withdrawing a request.
     Release,
     /// Reading the holders and waiters.
@@ -282,11 +292,12 @@ pub enum Operation {
 
 impl Operation {
     /// Every operation, in the order above.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Connect,
         Self::Claim,
         Self::Wait,
         Self::Renew,
+        Self::Convert,
         Self::Release,
         Self::Inspect,
         Self::Break,
@@ -301,6 +312,7 @@ impl Operation {
             Self::Claim => "claim",
             Self::Wait => "wait",
             Self::Renew => "renew",
+            Self::Convert => "convert",
             Self::Release => "release",
             Self::Inspect => "inspect",
             Self::Break => "break",

@@ -13,7 +13,7 @@ use pin_project_lite::pin_project;
 use tracing::{Instrument, Span};
 
 use crate::{
-    Error, FencingToken, LockName, LostReason, Mode, Moment, OwnerId, Result,
+    Error, FencingToken, LockName, LostReason, Mode, Moment, OwnerId, Result, Upgrade,
     engine::{Ended, GuardEvents, Hold, Phase, SharedHold},
 };
 
@@ -62,10 +62,10 @@ impl Guard {
         self.hold().name()
     }
 
-    /// Returns the mode of the hold. A reentrant guard has the mode of the hold that it entered.
+    /// Returns the mode of the hold. Reentrant guards have the mode of the hold that they share.
     #[must_use]
     pub fn mode(&self) -> Mode {
-        self.hold().request.mode
+        self.hold().mode()
     }
 
     /// Returns the owner of the hold, as shown by inspection.
@@ -74,10 +74,11 @@ impl Guard {
         &self.hold().request.owner
     }
 
-    /// Returns the number for the protected resource to check: greater than that of every earlier holder of this lock.
+    /// Returns the number for the protected resource to check: greater than that of every earlier holder of this lock. A conversion of the
+    /// hold gives it a greater one.
     #[must_use]
     pub fn fencing_token(&self) -> FencingToken {
-        self.hold().token
+        self.hold().token()
     }
 
     /// Returns true if the lock is held now. Reads only the clock: no I/O.
@@ -154,6 +155,27 @@ impl Guard {
     #[must_use]
     pub fn events(&self) -> GuardEvents {
         self.hold().events()
+    }
+
+    /// Converts the hold to a weaker mode, at once: waiters that can hold the lock beside it are granted it. The hold has a new, greater
+    /// token.
+    ///
+    /// Reentrant guards share the hold, so all of them have the weaker mode.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if the present mode does not [cover](Mode::covers) `to`, or `to` is [`Mode::Null`]; [`Error::Unsupported`] if the
+    /// store can't convert holds; [`Error::Lost`]; [`Error::Unavailable`] if the store has failed permanently. Temporary failures are
+    /// retried as long as the lock is held. After an error of the store, the hold counts as held in the weaker mode.
+    ///
+    /// # Cancel safety
+    /// Once polled, the downgrade continues in the background if the future is dropped.
+    pub async fn downgrade(&mut self, to: Mode) -> Result<()> {
+        self.shared_hold.downgrade(to).await
+    }
+
+    /// Converts the hold to a stronger mode, ahead of all waiters, when no other holder is in its way. See [`Upgrade`].
+    pub fn upgrade(&mut self, to: Mode) -> Upgrade<'_> {
+        Upgrade::new(&self.shared_hold, to)
     }
 
     /// Runs `work` under the lock, then releases the lock. Stops `work` if the lock is lost.
@@ -262,12 +284,7 @@ impl Guard {
     }
 
     fn lost_by(&self, ended: Ended) -> Error {
-        let reason = match ended {
-            Ended::Lost(reason) => reason,
-            // Another guard of this hold has left it to expire.
-            Ended::Left => LostReason::Gone,
-        };
-        Error::Lost { name: self.name().clone(), reason }
+        ended.into_lost(self.name())
     }
 }
 

@@ -17,10 +17,11 @@ use async_trait::async_trait;
 
 use self::records::Records;
 use crate::{
-    Backend, BreakNotice, BreakOrder, Capabilities, ClaimOutcome, Clock, Entry, Fencing, FencingToken, Grant,
-    HoldAlerts, Inspect, KeepAlive, LockName, LockStatus, LostReason, Moment, Notifications, OwnerId,
-    QueuePosition, RaiseToken, Release, Request, RequestId, Result, Scope, Store, SystemClock, Wake,
-    queue::{self, QueueEntry},
+    Backend, BreakNotice, BreakOrder, Capabilities, ClaimOutcome, Clock, Conversion, ConversionOutcome,
+    Convert, Entry, Fencing, FencingToken, Grant, HoldAlerts, Inspect, KeepAlive, LockName, LockStatus,
+    LostReason, Mode, Moment, Notifications, OwnerId, QueuePosition, RaiseToken, Release, Request, RequestId,
+    Result, Scope, Store, SystemClock, Wake,
+    queue::{self, ConversionRule, OtherHolder, QueueEntry},
     requests::{ExpiringTable, RequestTable},
     sync::lock,
     wakeups::Wakeups,
@@ -61,7 +62,11 @@ fn open(space: Arc<Space>) -> Store {
     capabilities.scope = Scope::Process;
     let (alerts, records) = (space.alerts.clone(), space.records.clone());
     let backend = Arc::new(MemoryBackend { space, capabilities });
-    Store::inspectable(backend.clone()).alerting(alerts).raising(backend).recording(records)
+    Store::inspectable(backend.clone())
+        .alerting(alerts)
+        .raising(backend.clone())
+        .recording(records)
+        .converting(backend)
 }
 
 #[derive(Debug)]
@@ -102,6 +107,8 @@ struct Record {
     owner: OwnerId,
     label: String,
     broken: Option<BreakNotice>,
+    /// The mode of a conversion that waits.
+    wanted: Option<Mode>,
 }
 
 impl Space {
@@ -157,7 +164,7 @@ impl Space {
                 return ClaimOutcome::Granted(Grant::new(*token, expires.since(now)));
             }
             let seq = known.map_or(*counters.seq + 1, |at| entries[at].queue_entry.seq);
-            let queue_entries: Vec<QueueEntry> = entries.iter().map(|entry| entry.queue_entry).collect();
+            let queue_entries: Vec<QueueEntry> = entries.iter().map(Record::effective).collect();
             let ahead = queue::blockers(&queue_entries, seq, request.mode).count();
             let blocker = queue::watched(&queue_entries, seq, request.mode)
                 .and_then(|watched| entries.iter().find(|entry| entry.queue_entry.seq == watched.seq))
@@ -173,16 +180,13 @@ impl Space {
                 return ClaimOutcome::Queued(position.number(Some(seq)));
             }
             let at = known.unwrap_or_else(|| entries.join(request, counters, now));
-            *counters.token += 1;
+            let token = counters.draw();
             let entry = &mut entries[at];
-            entry.token = FencingToken::new(*counters.token);
+            entry.token = Some(token);
             entry.queue_entry.held = true;
             (entry.since, entry.expires) = (now, now + request.ttl);
             self.wakeups.remove(request.id);
-            match entry.token {
-                Some(token) => ClaimOutcome::Granted(Grant::new(token, request.ttl)),
-                None => unreachable!("2^63 grants take longer than the process lasts"),
-            }
+            ClaimOutcome::Granted(Grant::new(token, request.ttl))
         })
     }
 
@@ -201,6 +205,47 @@ impl Space {
                     entry.expires = now + request.queue_lease();
                     KeepAlive::Queued
                 }
+            }
+        })
+    }
+
+    fn convert(&self, request: &Request, conversion: &Conversion) -> ConversionOutcome {
+        self.on(&request.name, |entries, counters, now| {
+            let Some(at) = entries.iter().position(|entry| entry.id == request.id) else {
+                return ConversionOutcome::Lost(counters.lost(request));
+            };
+            match (entries[at].token, &entries[at].broken) {
+                (_, Some(notice)) => return ConversionOutcome::Lost(LostReason::Broken(notice.clone())),
+                (None, None) => return ConversionOutcome::Lost(LostReason::Gone),
+                (Some(token), None) if token != conversion.from => {
+                    return ConversionOutcome::OtherToken(token);
+                }
+                (Some(_), None) => {}
+            }
+            let holders = entries.iter().filter(|other| other.queue_entry.held && other.id != request.id);
+            let others: Vec<OtherHolder> = holders.clone().map(Record::other_holder).collect();
+            let rule = match conversion.is_upgrade() {
+                true => queue::conversion(&others, conversion.held, conversion.to),
+                false => ConversionRule::Convert,
+            };
+            let recheck_after = holders.map(|other| other.expires.since(now)).max().unwrap_or_default();
+            let entry = &mut entries[at];
+            match rule {
+                ConversionRule::Convert => {
+                    let token = counters.draw();
+                    entry.token = Some(token);
+                    (entry.queue_entry.mode, entry.wanted) = (conversion.to, None);
+                    // Those that waited for it check again.
+                    self.wakeups.notify(entry.id);
+                    ConversionOutcome::Converted(token)
+                }
+                ConversionRule::Mark | ConversionRule::Behind => {
+                    if rule == ConversionRule::Mark && conversion.waits {
+                        entry.wanted = Some(conversion.to);
+                    }
+                    ConversionOutcome::Blocked { recheck_after }
+                }
+                ConversionRule::Deadlock => ConversionOutcome::Deadlock,
             }
         })
     }
@@ -224,6 +269,14 @@ struct Counters<'a> {
 }
 
 impl Counters<'_> {
+    fn draw(&mut self) -> FencingToken {
+        *self.token += 1;
+        match FencingToken::new(*self.token) {
+            Some(token) => token,
+            None => unreachable!("2^63 grants take longer than the process lasts"),
+        }
+    }
+
     /// Returns the reason for the end of the hold of `request`, which has no entry.
     fn lost(&self, request: &Request) -> LostReason {
         self.broken.get(&request.id).cloned().map_or(LostReason::Gone, LostReason::Broken)
@@ -247,12 +300,22 @@ impl Join for Vec<Record> {
             owner: request.owner.clone(),
             label: request.label.as_ref().map(|label| label.as_str().to_owned()).unwrap_or_default(),
             broken: None,
+            wanted: None,
         });
         self.len() - 1
     }
 }
 
 impl Record {
+    /// Returns the entry as other requests are checked against it.
+    fn effective(&self) -> QueueEntry {
+        QueueEntry { mode: self.other_holder().effective(), ..self.queue_entry }
+    }
+
+    fn other_holder(&self) -> OtherHolder {
+        OtherHolder { mode: self.queue_entry.mode, wanted: self.wanted }
+    }
+
     fn entry(&self, now: Moment) -> Entry {
         let (age, left) = (now.since(self.since), self.expires.since(now));
         Entry::new(self.queue_entry.mode, self.owner.clone(), &self.label, self.token, age, left)
@@ -301,6 +364,15 @@ impl Backend for MemoryBackend {
     fn request_records(&self) -> Option<usize> {
         let state = self.space.lock();
         Some(state.locks.len() + state.broken.len())
+    }
+}
+
+#[async_trait]
+impl Convert for MemoryBackend {
+    async fn convert(&self, request: &Request, conversion: &Conversion) -> Result<ConversionOutcome> {
+        let outcome = self.space.convert(request, conversion);
+        self.space.changed();
+        Ok(outcome)
     }
 }
 
@@ -369,7 +441,6 @@ impl Inspect for MemoryBackend {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Mode;
 
     fn request(mode: Mode) -> Request {
         Request::new(LockName::new("n").unwrap(), mode, Duration::from_secs(9))

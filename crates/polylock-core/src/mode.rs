@@ -100,6 +100,14 @@ impl Mode {
         Self::ALL.into_iter().find(|mode| mode.bit() == bit)
     }
 
+    /// Returns the mode of a hold from the bits that a store keeps for it. The least one is its mode. A second one is the mode to which it
+    /// is to be converted, and which every request in a conflicting mode waits for: the mode of a conversion covers that of the hold, so its
+    /// bit is greater.
+    #[must_use]
+    pub fn from_bits(bits: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|mode| bits & mode.bit() != 0)
+    }
+
     /// Returns the two letters of the VMS name.
     #[must_use]
     pub const fn code(self) -> &'static str {
@@ -196,6 +204,9 @@ mod tests {
             assert_eq!(Mode::from_bit(mode.bit()), Some(mode));
             assert_eq!(mode.code().to_lowercase().parse(), Ok(mode));
             assert!(mode.covers(Mode::Null) && Mode::Exclusive.covers(mode) && mode.covers(mode));
+            for stronger in Mode::ALL.into_iter().filter(|stronger| stronger.covers(mode)) {
+                assert_eq!(Mode::from_bits(mode.bit() | stronger.bit()), Some(mode), "{mode} to {stronger}");
+            }
         }
         assert!(!Mode::Shared.covers(Mode::ProtectedWrite));
         assert!("XX".parse::<Mode>().is_err());

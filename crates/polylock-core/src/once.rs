@@ -17,7 +17,7 @@ pub use self::{
     attempt::{Attempt, RunReport},
     last_run::{LastRun, RunOutcome},
 };
-use crate::{Error, Lock, OwnerId, Progress, Result, engine::StoreHandle};
+use crate::{Error, Lock, Operation, OwnerId, Progress, Result, engine::StoreHandle};
 
 /// The default period: a day.
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -205,7 +205,7 @@ impl Once {
         }
         let guard = self.lock.acquire().await?;
         let hold = guard.shared_hold().hold().clone();
-        let (last, now) = job.while_held(&hold, || job.read()).await?;
+        let (last, now) = hold.retry_while_held(Operation::Record, || job.read()).await?;
         let period = self.periods.at_time(now);
         let attempt = match decide(last.as_ref(), period, self.retries) {
             Decision::Run { attempt } => attempt,

@@ -35,6 +35,54 @@ pub fn watched(entries: &[QueueEntry], seq: u64, mode: Mode) -> Option<&QueueEnt
     blockers(entries, seq, mode).max_by_key(|other| other.seq)
 }
 
+/// Another holder of a lock as input of the rule for conversions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OtherHolder {
+    /// The mode of its hold.
+    pub mode: Mode,
+    /// The mode to which its hold is to be converted, if it waits for that.
+    pub wanted: Option<Mode>,
+}
+
+impl OtherHolder {
+    /// Returns the mode that other requests are checked against: the wanted one excludes all that the present one does.
+    #[must_use]
+    pub fn effective(self) -> Mode {
+        self.wanted.unwrap_or(self.mode)
+    }
+}
+
+/// The decision about the conversion of a hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ConversionRule {
+    /// It is carried out.
+    Convert,
+    /// It is not carried out, because of the mode of another holder. If it waits, its hold is marked, so that no new request overtakes it.
+    Mark,
+    /// It is not carried out, because another conversion is ahead. It gets no mark before that one has ended.
+    Behind,
+    /// It would never be carried out: another conversion waits for this holder, and this one would wait for that.
+    Deadlock,
+}
+
+/// Returns the decision about the conversion of a hold from mode `held` to a stronger mode `to`, beside these other holders.
+///
+/// It is ahead of all waiters, as in the VMS lock manager, and behind a conversion of another holder that waits.
+#[must_use]
+pub fn conversion(others: &[OtherHolder], held: Mode, to: Mode) -> ConversionRule {
+    let waits =
+        |other: &OtherHolder, mode: Mode| other.wanted.is_some_and(|wanted| wanted.conflicts_with(mode));
+    if !others.iter().any(|other| other.effective().conflicts_with(to)) {
+        ConversionRule::Convert
+    } else if others.iter().any(|other| waits(other, held)) {
+        ConversionRule::Deadlock
+    } else if others.iter().any(|other| waits(other, to)) {
+        ConversionRule::Behind
+    } else {
+        ConversionRule::Mark
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -51,6 +99,25 @@ mod tests {
         assert_eq!(watched(&entries, 2, Mode::Exclusive).map(|e| e.seq), Some(1));
         assert_eq!(watched(&entries, 3, Mode::Shared).map(|e| e.seq), Some(2));
         assert_eq!(watched(&entries, 4, Mode::Null), None);
+    }
+
+    #[test]
+    fn a_second_upgrader_of_two_readers_is_in_a_deadlock() {
+        let reader = OtherHolder { mode: Mode::Shared, wanted: None };
+        let upgrader = OtherHolder { wanted: Some(Mode::Exclusive), ..reader };
+        let upgrade = |others: &[OtherHolder]| conversion(others, Mode::Shared, Mode::Exclusive);
+        assert_eq!(upgrade(&[]), ConversionRule::Convert);
+        assert_eq!(upgrade(&[reader]), ConversionRule::Mark);
+        assert_eq!(upgrade(&[reader, upgrader]), ConversionRule::Deadlock);
+        // An upgradeable reader beside readers, of which none can be upgraded.
+        let protected = OtherHolder { mode: Mode::ProtectedWrite, wanted: None };
+        assert_eq!(
+            conversion(&[protected], Mode::ConcurrentRead, Mode::ProtectedWrite),
+            ConversionRule::Mark
+        );
+        // The other conversion waits for a third holder, not for this one.
+        let to_write = OtherHolder { mode: Mode::ConcurrentRead, wanted: Some(Mode::ConcurrentWrite) };
+        assert_eq!(conversion(&[to_write], Mode::ConcurrentRead, Mode::Shared), ConversionRule::Behind);
     }
 
     proptest! {
@@ -76,6 +143,39 @@ mod tests {
                 if let Some(first) = entries.first() {
                     let blocking = blockers(&entries, first.seq, first.mode).collect::<Vec<_>>();
                     prop_assert!(first.held || blocking.iter().all(|e| e.held), "the first waits for holders only");
+                }
+            }
+        }
+
+        /// Conversions by the rule never leave conflicting holders, and of the conversions that wait none is in the way of another.
+        #[test]
+        fn converting_by_the_rule_keeps_the_invariants(
+            steps in prop::collection::vec(
+                (0_usize..4, prop::sample::select(&Mode::ALL[..]), any::<bool>()), 0..80),
+        ) {
+            let mut holders: Vec<OtherHolder> = vec![OtherHolder { mode: Mode::Null, wanted: None }; 4];
+            for (at, to, leaves) in steps {
+                let OtherHolder { mode, wanted } = holders[at];
+                if leaves {
+                    holders[at] = OtherHolder { mode: Mode::Null, wanted: None };
+                } else if mode.covers(to) {
+                    holders[at] = OtherHolder { mode: to, wanted: None };
+                } else if to.covers(mode) && wanted.is_none_or(|wanted| wanted == to) {
+                    let others: Vec<OtherHolder> =
+                        holders.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, holder)| *holder).collect();
+                    match conversion(&others, mode, to) {
+                        ConversionRule::Convert => holders[at] = OtherHolder { mode: to, wanted: None },
+                        ConversionRule::Mark => holders[at].wanted = Some(to),
+                        ConversionRule::Behind | ConversionRule::Deadlock => {}
+                    }
+                }
+                prop_assert!(invariant::holders_are_compatible(holders.iter().map(|holder| holder.mode)));
+                for (one, holder) in holders.iter().enumerate() {
+                    let ahead = holders.iter().enumerate().filter(|(other, _)| *other != one);
+                    for wanted in ahead.filter_map(|(_, other)| other.wanted) {
+                        let blocked = holder.wanted.is_some_and(|own| own.conflicts_with(wanted));
+                        prop_assert!(!blocked, "{holders:?}");
+                    }
                 }
             }
         }

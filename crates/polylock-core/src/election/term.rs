@@ -32,7 +32,7 @@ impl Term {
     /// candidate.
     #[must_use]
     pub fn fencing_token(&self) -> FencingToken {
-        self.hold.token
+        self.hold.token()
     }
 
     /// Returns true while the term lasts: it was not lost, and the leader has not resigned. Reads only the clock: no I/O.

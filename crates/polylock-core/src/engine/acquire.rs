@@ -61,7 +61,7 @@ pub(crate) async fn acquire(
         let failed = outcome.as_ref().is_err_and(|error| !error.is_not_acquired());
         span.record("otel.status_code", if failed { "ERROR" } else { "OK" });
         if let Ok(shared_hold) = &outcome {
-            span.record("lock.fencing_token", shared_hold.hold().token.get());
+            span.record("lock.fencing_token", shared_hold.hold().token().get());
         }
         return outcome;
     }

@@ -1,10 +1,15 @@
 //! A hold: its state, shared by its guards and the keeper, and its release.
 
-use std::sync::{Arc, OnceLock};
+use std::{
+    future::Future,
+    sync::{Arc, Mutex, OnceLock},
+    time::Duration,
+};
 
 use tracing::Span;
 
 use super::{
+    backoff::Backoff,
     context::StoreContext,
     hold_events::{EventSender, GuardEvent, GuardEvents},
     hold_limits::{HoldLimits, HoldTimes},
@@ -12,8 +17,8 @@ use super::{
     phase::{Phase, PhaseCell},
 };
 use crate::{
-    Error, FencingToken, Grant, KeepAlive, LockName, LostReason, Mode, Moment, Release, Request, Result,
-    metrics::Measured, observer,
+    Error, FencingToken, Grant, KeepAlive, LockName, LostReason, Mode, Moment, Operation, Release, Request,
+    Result, io, metrics::Measured, observer, sync::lock,
 };
 
 /// One hold, shared by its guards and the keeper.
@@ -21,13 +26,25 @@ use crate::{
 pub(crate) struct Hold {
     pub(crate) context: Arc<StoreContext>,
     pub(crate) request: Arc<Request>,
-    pub(crate) token: FencingToken,
+    terms: Mutex<Terms>,
+    /// Locked by a conversion, so that there is one at a time.
+    pub(super) conversion: Arc<tokio::sync::Mutex<()>>,
     /// Shared with the futures that wait for changes, so that they do not keep the hold.
     phase: Arc<PhaseCell>,
     times: HoldTimes,
     events: EventSender,
     span: OnceLock<HoldSpan>,
 }
+
+/// The part of a hold that a conversion changes.
+#[derive(Debug, Clone, Copy)]
+struct Terms {
+    mode: Mode,
+    token: FencingToken,
+}
+
+/// The longest pause before an operation of a holder is repeated, before the jitter.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// The span of a hold. The observer thread closes it, because closing calls the user's subscriber.
 #[derive(Debug)]
@@ -55,8 +72,9 @@ impl Hold {
         let deadline = times.deadline(sent, grant.lease);
         Self {
             context,
+            terms: Mutex::new(Terms { mode: request.mode, token: grant.token }),
+            conversion: Arc::default(),
             request,
-            token: grant.token,
             phase: Arc::new(PhaseCell::new(Phase::Held { deadline, received: false })),
             times,
             events: EventSender::default(),
@@ -82,7 +100,7 @@ impl Hold {
                 lock.mode = %self.request.mode,
                 lock.backend = self.context.backend(),
                 lock.owner = %self.request.owner,
-                lock.fencing_token = self.token.get(),
+                lock.fencing_token = self.token().get(),
             );
             span.follows_from(Span::current());
             tracing::debug!(parent: &span, "acquired");
@@ -164,19 +182,74 @@ impl Hold {
 
     /// Checks that a reentrant holder may enter in the mode `wanted`.
     pub(crate) fn admits(&self, wanted: Mode) -> Result<()> {
-        if self.request.mode.covers(wanted) {
+        let held = self.mode();
+        if held.covers(wanted) {
             return Ok(());
         }
         Err(Error::Reentry {
             name: self.request.name.clone(),
             owner: self.request.owner.clone(),
-            held: self.request.mode,
+            held,
             wanted,
         })
     }
 
     pub(crate) fn name(&self) -> &LockName {
         &self.request.name
+    }
+
+    /// Returns the present mode.
+    pub(crate) fn mode(&self) -> Mode {
+        lock(&self.terms).mode
+    }
+
+    /// Returns the present token.
+    pub(crate) fn token(&self) -> FencingToken {
+        lock(&self.terms).token
+    }
+
+    /// Sets the mode in which the lock counts as held before the store confirms it.
+    pub(super) fn set_mode(&self, mode: Mode) {
+        lock(&self.terms).mode = mode;
+    }
+
+    /// Records a conversion that was carried out.
+    pub(super) fn converted(&self, mode: Mode, token: FencingToken) {
+        *lock(&self.terms) = Terms { mode, token };
+        tracing::debug!(
+            parent: self.span_id(), lock.name = %self.request.name, lock.mode = %mode, lock.fencing_token = %token,
+            "converted"
+        );
+    }
+
+    /// Checks that the lock is held.
+    pub(super) fn check_held(&self) -> Result<()> {
+        self.check().map(drop).map_err(|ended| ended.into_lost(self.name()))
+    }
+
+    /// Repeats `attempt` after temporary errors, as long as the lock is held.
+    pub(crate) async fn retry_while_held<T, F: Future<Output = Result<T>>>(
+        &self,
+        operation: Operation,
+        attempt: impl Fn() -> F,
+    ) -> Result<T> {
+        let mut backoff = Backoff::up_to(LONGEST_PAUSE);
+        loop {
+            self.check_held()?;
+            match attempt().await {
+                Err(error) if error.is_temporary() => {
+                    tracing::debug!(
+                        parent: self.span_id(), lock.name = %self.request.name, %operation,
+                        error = &error as &dyn std::error::Error, "store unavailable, retrying"
+                    );
+                }
+                outcome => return outcome,
+            }
+            let context = self.context.clone();
+            let again = context.now() + backoff.next();
+            // The runtime of the caller may have no timers.
+            io::run(context.backend(), async move { context.until(again).await }).await?;
+        }
     }
 
     /// Waits until `read` returns `Some` for the phase at that time. The future does not keep the hold.
@@ -242,7 +315,7 @@ impl Hold {
         };
         self.context.record(&self.request.name, Measured::Release { outcome, via });
         tracing::debug!(
-            parent: self.span_id(), lock.name = %self.request.name, lock.fencing_token = %self.token, via, outcome,
+            parent: self.span_id(), lock.name = %self.request.name, lock.fencing_token = %self.token(), via, outcome,
             "released"
         );
         let reply = reply.and_then(|release| match release {
@@ -301,7 +374,7 @@ impl Hold {
     pub(super) fn report_loss(&self, reason: &LostReason) {
         self.context.record(&self.request.name, Measured::Lost(reason.clone()));
         tracing::error!(
-            parent: self.span_id(), lock.name = %self.request.name, lock.fencing_token = %self.token, %reason, "lost"
+            parent: self.span_id(), lock.name = %self.request.name, lock.fencing_token = %self.token(), %reason, "lost"
         );
     }
 
@@ -371,7 +444,17 @@ impl Ended {
     pub(crate) fn into_result(self, name: &LockName) -> Result<()> {
         match self {
             Self::Left => Ok(()),
-            Self::Lost(reason) => Err(Error::Lost { name: name.clone(), reason }),
+            Self::Lost(_) => Err(self.into_lost(name)),
         }
+    }
+
+    /// Returns the error of a guard that is used after this end.
+    pub(crate) fn into_lost(self, name: &LockName) -> Error {
+        let reason = match self {
+            Self::Lost(reason) => reason,
+            // Another guard of this hold has left it to expire.
+            Self::Left => LostReason::Gone,
+        };
+        Error::Lost { name: name.clone(), reason }
     }
 }

@@ -6,6 +6,7 @@ mod acquisition_task;
 mod backoff;
 mod connect;
 mod context;
+mod conversion;
 mod first_claim;
 mod foreground;
 mod gauges;

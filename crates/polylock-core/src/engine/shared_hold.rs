@@ -109,6 +109,10 @@ impl SharedHold {
         &self.hold
     }
 
+    pub(super) fn foreground(&self) -> &Arc<Foreground> {
+        &self.handle.foreground
+    }
+
     /// Ends the hold by its holder's request; see [`Hold::leave`].
     fn leave(&self) -> Result<Moment, Ended> {
         let until = self.hold.leave()?;
@@ -260,7 +264,7 @@ impl Releasing {
 }
 
 /// Returns the outcome of `releasing`, or `Ok` after `limit`; `releasing` continues in any case.
-async fn wait_at_most(
+pub(super) async fn wait_at_most(
     hold: Arc<Hold>,
     limit: Option<Duration>,
     releasing: BoxFuture<'static, Result<()>>,

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{LastRun, RunOutcome, job::Job};
-use crate::{Guard, LockName, Result, engine::Hold, owner};
+use crate::{Guard, LockName, Operation, Result, engine::Hold, owner};
 
 /// The revisions of the record, at the begin of an attempt and at its end.
 pub(super) const FIRST: u32 = 1;
@@ -70,7 +70,7 @@ impl RunReport {
 
     async fn finish(self, outcome: impl FnOnce(Duration) -> RunOutcome) -> Result<()> {
         let Self { job, run, hold } = self;
-        let (_, now) = job.while_held(&hold, || job.read()).await?;
+        let (_, now) = hold.retry_while_held(Operation::Record, || job.read()).await?;
         job.write(&hold, &LastRun { outcome: outcome(now), ..run }, SECOND).await
     }
 }

@@ -5,12 +5,10 @@ use std::{sync::Arc, time::Duration};
 use super::LastRun;
 use crate::{
     Error, Fault, KeepRecord, LockName, LostReason, Operation, Record, RecordVersion, Result, Unavailable,
-    engine::{Backoff, Ended, Hold, StoreHandle},
+    engine::{Hold, StoreHandle},
     io,
 };
 
-/// The longest pause before a failed read or write of the record is repeated, before the jitter.
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// The time for which a record is kept beyond two periods.
 const KEPT_LONGER: Duration = Duration::from_secs(24 * 3600);
 
@@ -59,45 +57,16 @@ impl Job {
         let version = RecordVersion { token: run.token, revision };
         let record = Arc::new(Record { version, text: run.to_text() });
         let keep = run.next_due.saturating_sub(run.period_begin) * 2 + KEPT_LONGER;
-        self.while_held(hold, || {
+        hold.retry_while_held(Operation::Record, || {
             let (records, name, record) = (self.records.clone(), self.name.clone(), record.clone());
             self.call(async move { records.write_record(&name, &record, keep).await })
         })
         .await?;
-        let (stored, _) = self.while_held(hold, || self.read_record()).await?;
+        let (stored, _) = hold.retry_while_held(Operation::Record, || self.read_record()).await?;
         if stored.is_some_and(|stored| stored.version == version) {
             return Ok(());
         }
         Err(Error::Lost { name: self.name.clone(), reason: LostReason::Gone })
-    }
-
-    /// Repeats `attempt` after temporary errors, until `hold` has ended.
-    pub(super) async fn while_held<T, F: Future<Output = Result<T>>>(
-        &self,
-        hold: &Hold,
-        attempt: impl Fn() -> F,
-    ) -> Result<T> {
-        let mut backoff = Backoff::up_to(LONGEST_PAUSE);
-        loop {
-            let reason = match hold.check() {
-                Ok(_) => None,
-                Err(Ended::Left) => Some(LostReason::Gone),
-                Err(Ended::Lost(reason)) => Some(reason),
-            };
-            if let Some(reason) = reason {
-                return Err(Error::Lost { name: self.name.clone(), reason });
-            }
-            match attempt().await {
-                Err(error) if error.is_temporary() => {
-                    tracing::debug!(job = %self.name, error = &error as &dyn std::error::Error, "the record of a job: retrying");
-                }
-                outcome => return outcome,
-            }
-            let context = self.handle.context.clone();
-            let again = context.now() + backoff.next();
-            // The runtime of the caller may have no timers.
-            io::run(context.backend(), async move { context.until(again).await }).await?;
-        }
     }
 
     /// Runs an operation on the store.
