@@ -249,6 +249,12 @@ planted! {
     keeps_unreleased_records: KeepsUnreleasedRecords => "leaks::no_records_of_ended_requests";
     shows_ids: ShowsIds => "secrets::do_not_appear_in_public_output";
     traces_ids: TracesIds => "secrets::do_not_appear_in_traces";
+    forgets_records: ForgetsRecords =>
+        "once::one_of_many_tasks_runs_the_job" "once::an_attempt_without_an_end_counts_as_failed" "once::a_failed_attempt_is_repeated_as_often_as_configured"
+        "once::each_period_has_one_run" "once::a_try_does_not_wait_for_another_process" "once::at_every_poll_of_a_run";
+    replaces_later_records: ReplacesLaterRecords =>
+        "once::only_a_greater_version_replaces_a_record" "once::a_process_that_lost_the_lock_does_not_begin";
+    keeps_records: KeepsRecords => "once::a_record_is_absent_after_its_time";
     empty_ttl_range: EmptyTtlRange => "ttl::out_of_range_is_refused_before_any_io";
 }
 
@@ -258,6 +264,7 @@ const ENGINE_ONLY: &[&str] = &[
     "renew::nothing_is_renewed_after_a_release",
     "names::invalid_names_are_refused_before_any_io",
     "tree::invalid_nodes_are_refused_before_any_io",
+    "once::bad_settings_are_refused_before_any_io",
     "release::is_retried_after_a_lost_reply",
     "events::are_bounded_for_a_slow_reader",
     "events::warn_of_a_loss_before_it",

@@ -1,6 +1,7 @@
 //! The state that all locks of one store share inside core, and the single way in which core calls the store.
 
 use std::{
+    fmt,
     future::Future,
     sync::{
         Arc, OnceLock,
@@ -28,7 +29,6 @@ use crate::{
 };
 
 /// The state that all locks of one store share.
-#[derive(Debug)]
 pub(crate) struct StoreContext {
     pub(crate) store: Store,
     pub(crate) options: Options,
@@ -49,6 +49,17 @@ pub(crate) struct StoreContext {
     pub(crate) replies: AtomicU64,
     /// The thread on which everything else of this store runs, once it was needed.
     pub(crate) io: OnceLock<&'static Io>,
+}
+
+impl fmt::Debug for StoreContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StoreContext")
+            .field("store", &self.store.backend)
+            .field("options", &self.options)
+            .field("owner", &self.owner)
+            .field("label", &self.label)
+            .finish_non_exhaustive()
+    }
 }
 
 impl StoreContext {

@@ -4,6 +4,7 @@
 
 use std::{
     collections::HashMap,
+    fmt,
     sync::{Arc, Mutex, MutexGuard, Weak},
     time::Duration,
 };
@@ -26,7 +27,6 @@ use crate::{
 };
 
 /// The handle of the users: the drop of the last `Locks`, `Lock` and `Guard` waits a moment for their releases.
-#[derive(Debug)]
 pub(crate) struct StoreHandle {
     pub(crate) context: Arc<StoreContext>,
     pub(crate) keeper: Arc<Keeper>,
@@ -34,6 +34,12 @@ pub(crate) struct StoreHandle {
     pub(crate) foreground: Arc<Foreground>,
     pub(crate) reentry: Reentry,
     pub(crate) semaphores: KnownSemaphores,
+}
+
+impl fmt::Debug for StoreHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StoreHandle").field("context", &self.context).finish_non_exhaustive()
+    }
 }
 
 impl Drop for StoreHandle {

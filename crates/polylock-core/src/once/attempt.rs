@@ -1,6 +1,6 @@
 //! An attempt of a job that has begun.
 
-use std::{sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use super::{LastRun, RunOutcome, job::Job};
 use crate::{Guard, LockName, Operation, Result, engine::Hold, owner};
@@ -20,12 +20,17 @@ pub struct Attempt {
 }
 
 /// The record of an attempt that has begun, to which its outcome is added.
-#[derive(Debug)]
 #[must_use = "an attempt whose outcome is not recorded counts as failed"]
 pub struct RunReport {
     job: Job,
     run: LastRun,
     hold: Arc<Hold>,
+}
+
+impl fmt::Debug for RunReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RunReport").field("run", &self.run).finish_non_exhaustive()
+    }
 }
 
 impl RunReport {

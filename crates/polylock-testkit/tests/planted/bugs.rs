@@ -10,8 +10,9 @@ use std::{
 use async_trait::async_trait;
 use polylock_core::{
     Backend, BreakNotice, BreakOrder, Capabilities, ClaimOutcome, Clock, Entry, Fencing, FencingToken, Grant,
-    HoldLifetime, Inspect, KeepAlive, LockName, LockStatus, LostReason, Mode, Modes, Notifications, Order,
-    RaiseToken, Release, Request, RequestId, Result, Store, SystemClock, Wake,
+    HoldLifetime, Inspect, KeepAlive, KeepRecord, LockName, LockStatus, LostReason, Mode, Modes,
+    Notifications, Order, RaiseToken, Record, Release, Request, RequestId, Result, Store, StoredRecord,
+    SystemClock, Wake,
 };
 
 /// The bug of a store.
@@ -105,8 +106,20 @@ pub enum Bug {
     TracesIds,
     /// The declared range of TTLs is empty.
     EmptyTtlRange,
+    /// The record of a job is not written.
+    ForgetsRecords,
+    /// A late copy of a write replaces a later record of a job.
+    ReplacesLaterRecords,
+    /// The record of a job is kept for ever.
+    KeepsRecords,
     /// No bug: declares the minimum of capabilities.
     Minimal,
+}
+
+impl Bug {
+    fn is_in_records(self) -> bool {
+        matches!(self, Self::ForgetsRecords | Self::ReplacesLaterRecords | Self::KeepsRecords)
+    }
 }
 
 /// A connection to a store with a bug.
@@ -125,6 +138,7 @@ pub struct State {
     aliases: HashMap<RequestId, RequestId>,
     seen: Vec<RequestId>,
     last_notice: Option<BreakNotice>,
+    written: HashMap<LockName, Record>,
 }
 
 impl State {
@@ -147,9 +161,14 @@ impl Broken {
             capabilities.hold_lifetime = HoldLifetime::Session;
         }
         let alerts = inner.alerts.clone().filter(|_| bug != Bug::NeverAlerts).unwrap_or_default();
-        let raise = inner.raise.clone();
+        let (raise, records) = (inner.raise.clone(), inner.records.clone());
         let broken = Arc::new(Self { inner, capabilities, bug, state });
         let store = Store::inspectable(broken.clone()).alerting(alerts);
+        let store = match records {
+            Some(_) if bug.is_in_records() => store.recording(broken.clone()),
+            Some(records) => store.recording(records),
+            None => store,
+        };
         match raise {
             Some(_) if bug == Bug::NeverRaises => store.raising(broken),
             Some(raise) => store.raising(raise),
@@ -351,6 +370,28 @@ impl RaiseToken for Broken {
 }
 
 #[async_trait]
+impl KeepRecord for Broken {
+    async fn read_record(&self, name: &LockName) -> Result<StoredRecord> {
+        let stored = self.inner.records.as_ref().unwrap().read_record(name).await?;
+        Ok(match self.bug {
+            Bug::ReplacesLaterRecords => {
+                StoredRecord { record: self.state().written.get(name).cloned(), ..stored }
+            }
+            _ => stored,
+        })
+    }
+
+    async fn write_record(&self, name: &LockName, record: &Record, keep: Duration) -> Result<()> {
+        self.state().written.insert(name.clone(), record.clone());
+        let keep = if self.bug == Bug::KeepsRecords { Duration::from_secs(3600) } else { keep };
+        match self.bug {
+            Bug::ForgetsRecords => Ok(()),
+            _ => self.inner.records.as_ref().unwrap().write_record(name, record, keep).await,
+        }
+    }
+}
+
+#[async_trait]
 impl Inspect for Broken {
     async fn inspect(&self, name: &LockName) -> Result<LockStatus> {
         let mut status = self.inner.inspect.as_ref().unwrap().inspect(&self.name(name)).await?;
@@ -369,7 +410,11 @@ impl Inspect for Broken {
             all.retain(|status| status.name.as_str().to_lowercase().starts_with(&prefix.to_lowercase()));
             return Ok(all);
         }
-        inspect.list(prefix).await
+        let mut locks = inspect.list(prefix).await?;
+        if self.bug == Bug::ForgetsLabels {
+            locks.iter_mut().flat_map(|lock| &mut lock.holders).for_each(|entry| entry.label.clear());
+        }
+        Ok(locks)
     }
 
     async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>> {

@@ -114,7 +114,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "command line: the tokens of --also are mixed up",
         file: "crates/polylock-cli/src/run/environment.rs",
-        from: "let token = guard.fencing_token(name)",
+        from: "let token = guard.fencing_token(held)",
         to: "let token = guard.fencing_token(names.main())",
         test: ("processes", "cli::several_locks::sqlite_full::runs_with_overlapping_locks_lose_no_update"),
     },
