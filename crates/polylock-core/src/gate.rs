@@ -36,7 +36,7 @@ impl Precedence {
     pub const fn of(operation: Operation) -> Self {
         match operation {
             Operation::Renew => Self::KeepAlive,
-            Operation::Release | Operation::Break | Operation::Wait => Self::Release,
+            Operation::Release | Operation::Break | Operation::Convert | Operation::Wait => Self::Release,
             _ => Self::Claim,
         }
     }

@@ -25,6 +25,8 @@ pub(crate) enum Need {
     Push,
     /// Tokens that can be raised.
     Raise,
+    /// Holds whose mode can be changed.
+    Convert,
     /// Records of jobs.
     JobRecords,
     /// A count of the records that the process keeps about requests.
@@ -58,6 +60,7 @@ impl Trial {
                 lack(capabilities.hold_lifetime != HoldLifetime::Lease, reason)
             }
             Need::Raise => lack(self.bare.raise.is_none(), "the tokens of the store can't be raised"),
+            Need::Convert => lack(self.bare.convert.is_none(), "the store can't change the mode of a hold"),
             Need::JobRecords => lack(self.bare.records.is_none(), "the store keeps no records of jobs"),
             Need::Inspect => lack(self.bare.inspect.is_none(), "the store does not support inspection"),
             Need::Records => {

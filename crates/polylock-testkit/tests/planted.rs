@@ -249,6 +249,18 @@ planted! {
     keeps_unreleased_records: KeepsUnreleasedRecords => "leaks::no_records_of_ended_requests";
     shows_ids: ShowsIds => "secrets::do_not_appear_in_public_output";
     traces_ids: TracesIds => "secrets::do_not_appear_in_traces";
+    never_converts: NeverConverts =>
+        "conversion::a_downgrade_lets_waiters_in" "conversion::an_upgrade_excludes_all_others"
+        "conversion::a_lost_reply_is_repeated" "conversion::tasks_lose_no_update";
+    converts_again: ConvertsAgain => "conversion::a_late_copy_changes_nothing";
+    forgets_upgrades: ForgetsUpgrades =>
+        "conversion::an_upgrade_is_ahead_of_new_requests" "conversion::a_second_upgrader_is_in_a_deadlock"
+        "conversion::inspection_shows_the_present_mode";
+    keeps_upgrades: KeepsUpgrades =>
+        "conversion::an_upgrade_that_times_out_changes_nothing" "conversion::at_every_poll_of_an_upgrade"
+        "conversion::an_upgrade_whose_replies_are_lost_is_undone";
+    converts_lost_holds: ConvertsLostHolds =>
+        "conversion::a_lost_hold_is_not_converted" "conversion::a_broken_hold_is_not_converted";
     forgets_records: ForgetsRecords =>
         "once::one_of_many_tasks_runs_the_job" "once::an_attempt_without_an_end_counts_as_failed" "once::a_failed_attempt_is_repeated_as_often_as_configured"
         "once::each_period_has_one_run" "once::a_try_does_not_wait_for_another_process" "once::at_every_poll_of_a_run";
@@ -264,6 +276,7 @@ const ENGINE_ONLY: &[&str] = &[
     "renew::nothing_is_renewed_after_a_release",
     "names::invalid_names_are_refused_before_any_io",
     "tree::invalid_nodes_are_refused_before_any_io",
+    "conversion::bad_modes_are_refused_before_any_io",
     "once::bad_settings_are_refused_before_any_io",
     "release::is_retried_after_a_lost_reply",
     "events::are_bounded_for_a_slow_reader",

@@ -78,7 +78,7 @@ impl RedisBackend {
     }
 
     /// Returns the time limit for a reply about `request` on a connection that may be broken. It leaves time for another attempt.
-    fn timeout(&self, request: &Request) -> Duration {
+    pub(super) fn timeout(&self, request: &Request) -> Duration {
         (request.ttl / 3).max(Duration::from_millis(50)).min(self.context.operation_timeout)
     }
 
@@ -204,7 +204,7 @@ pub(super) fn read_keep_alive(ttl: Duration, reply: &Value) -> Option<KeepAlive>
 }
 
 /// Returns the reason for the end of a hold if the reply of a script is a break notice.
-fn break_reason(reply: &Value) -> Option<LostReason> {
+pub(super) fn break_reason(reply: &Value) -> Option<LostReason> {
     let Value::BulkString(notice) = reply else { return None };
     Some(LostReason::Broken(BreakNotice::from_text(&String::from_utf8_lossy(notice))))
 }

@@ -111,6 +111,7 @@ impl StoreBuilder {
         Store::inspectable(backend.clone())
             .alerting(self.client.alerts)
             .raising(backend.clone())
-            .recording(backend)
+            .recording(backend.clone())
+            .converting(backend)
     }
 }

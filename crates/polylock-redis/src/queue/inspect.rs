@@ -14,7 +14,7 @@ pub(super) type EntryParts = (i64, i64, i64, i64, String, String, String);
 
 /// Decodes an entry; returns `None` if its mode is invalid.
 pub(super) fn entry((token, mode, age, left, owner, label, notice): EntryParts) -> Option<Entry> {
-    let mode = u8::try_from(mode).ok().and_then(Mode::from_bit)?;
+    let mode = u8::try_from(mode).ok().and_then(Mode::from_bits)?;
     let (owner, token) = (OwnerId::sanitized(&owner), FencingToken::new(token));
     let broken = (!notice.is_empty()).then(|| BreakNotice::from_text(&notice));
     Some(Entry::new(mode, owner, &label, token, from_micros(age), from_micros(left)).broken(broken))

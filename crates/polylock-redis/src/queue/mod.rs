@@ -3,6 +3,7 @@
 mod backend;
 mod client;
 mod connect;
+mod convert;
 #[cfg(test)]
 mod fuzz;
 mod inspect;

@@ -16,6 +16,7 @@ pub(crate) struct Scripts {
     pub(crate) release: Script,
     pub(crate) break_lock: Script,
     pub(crate) inspect: Script,
+    pub(crate) convert: Script,
     pub(crate) raise: Script,
     pub(crate) record: Script,
 }
@@ -34,6 +35,7 @@ impl Scripts {
             release: script(include_str!("scripts/release_at_once.lua"), include_str!("scripts/release.lua")),
             break_lock: script("", include_str!("scripts/break.lua")),
             inspect: script("", include_str!("scripts/inspect.lua")),
+            convert: script("", include_str!("scripts/convert.lua")),
             raise: script("", include_str!("scripts/raise.lua")),
             record: Script::new(include_str!("scripts/record.lua")),
         }

@@ -57,7 +57,10 @@ impl<D: Dialect> LeaseBackend<D> {
         engine.sweep().await;
         let alerts = engine.inner.dialect.alerts().cloned();
         let engine = Arc::new(engine);
-        let store = Store::inspectable(engine.clone()).raising(engine.clone()).recording(engine);
+        let store = Store::inspectable(engine.clone())
+            .raising(engine.clone())
+            .recording(engine.clone())
+            .converting(engine);
         match alerts {
             Some(alerts) => store.alerting(alerts),
             None => store,

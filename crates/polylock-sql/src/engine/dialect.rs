@@ -4,8 +4,8 @@ use std::{fmt, pin::Pin, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use polylock_core::{
-    BreakOrder, Capabilities, Entry, FencingToken, HoldAlerts, LockName, LockStatus, LostReason, Mode,
-    Moment, Record, Release, Request, RequestId, Result, StoredRecord,
+    BreakOrder, Capabilities, Conversion, ConversionOutcome, Entry, FencingToken, HoldAlerts, LockName,
+    LockStatus, LostReason, Mode, Moment, Record, Release, Request, RequestId, Result, StoredRecord,
     wakeups::{Waiter, Wakeups},
 };
 
@@ -90,6 +90,9 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + 'static {
 
     /// Marks the holds of `name`, or removes them. Returns the entries of its holders.
     async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>>;
+
+    /// Converts the hold of `request`, and gives it a new token. Returns `None` if it has no live hold, or it is marked as broken.
+    async fn convert(&self, request: &Request, conversion: &Conversion) -> Result<Option<ConversionOutcome>>;
 
     /// Makes all later tokens of `name` greater than `to`; returns a number that no earlier one exceeds.
     async fn raise(&self, name: &LockName, to: FencingToken) -> Result<FencingToken>;

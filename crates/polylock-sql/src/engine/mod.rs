@@ -5,6 +5,7 @@ pub(crate) mod background;
 pub(crate) mod columns;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) mod config;
+pub(crate) mod convert;
 pub(crate) mod dialect;
 #[cfg(test)]
 #[cfg(all(feature = "postgres", feature = "mysql"))]

@@ -229,7 +229,7 @@ fn entry(row: &impl Columns, first: usize) -> Result<(LockName, Entry), Error> {
         .into(),
     };
     let name = name(bytes.clone());
-    let mode = row.int(first + 2)?.and_then(|bit| u8::try_from(bit).ok()).and_then(Mode::from_bit);
+    let mode = row.int(first + 2)?.and_then(|bit| u8::try_from(bit).ok()).and_then(Mode::from_bits);
     let token = match row.int(first + 1)? {
         Some(token) => Some(FencingToken::new(token).ok_or_else(|| invalid("token"))?),
         None => None,

@@ -9,8 +9,8 @@ use std::{
 
 use async_trait::async_trait;
 use polylock_core::{
-    BreakOrder, Capabilities, Entry, FencingToken, LockName, LockStatus, LostReason, Moment, Operation,
-    Record, Release, Request, RequestId, Result, StoredRecord,
+    BreakOrder, Capabilities, Conversion, ConversionOutcome, Entry, FencingToken, LockName, LockStatus,
+    LostReason, Moment, Operation, Record, Release, Request, RequestId, Result, StoredRecord,
     wakeups::{Waiter, Wakeups},
 };
 
@@ -23,6 +23,7 @@ use super::{
 };
 use crate::engine::{
     columns::Columns,
+    convert::{self, ConversionModes},
     dialect::{Dialect, PollInterval, PollOutcome, SWEEP_ROWS, bytes, notice},
     rows::{self, ClaimRow, EntryState, TimedReply},
     server::{
@@ -214,6 +215,22 @@ impl<DB: Driver> Dialect for MySqlDialect<DB> {
         let notice = notice(order);
         let arguments = [Arg::Bytes(bytes(name)), Arg::Text(&notice), Arg::Int(order.force.into())];
         self.server.break_holds(&self.statements.break_lock, &arguments).await
+    }
+
+    async fn convert(&self, request: &Request, conversion: &Conversion) -> Result<Option<ConversionOutcome>> {
+        let modes = ConversionModes::new(conversion);
+        let arguments = [
+            Arg::Bytes(bytes(&request.name)),
+            Arg::Id(request.id),
+            slot_argument(request),
+            Arg::Int(conversion.from.as_i64()),
+            Arg::Int(modes.to),
+            Arg::Int(modes.in_way),
+            Arg::Int(modes.held_conflicts),
+            Arg::Int(modes.waiting),
+        ];
+        let read = |rows: &[DB::Row]| convert::outcome(conversion, rows.first());
+        self.server.query(Operation::Convert, &self.statements.convert, &arguments, read).await
     }
 
     async fn raise(&self, name: &LockName, to: FencingToken) -> Result<FencingToken> {

@@ -32,9 +32,10 @@ pub(super) const TABLES: Tables = Tables {
     routines: &[
         ("claim_3", include_str!("statements/routines/claim.sql")),
         ("keep_alive_3", include_str!("statements/routines/keep_alive.sql")),
-        ("release_3", include_str!("statements/routines/release.sql")),
-        ("watch_3", include_str!("statements/routines/watch.sql")),
+        ("release_4", include_str!("statements/routines/release.sql")),
+        ("watch_4", include_str!("statements/routines/watch.sql")),
         ("break_2", include_str!("statements/routines/break.sql")),
+        ("convert_3", include_str!("statements/routines/convert.sql")),
         ("sweep_2", include_str!("statements/routines/sweep.sql")),
     ],
 };
@@ -63,6 +64,7 @@ pub(super) struct Statements {
     pub(super) notice: Template,
     pub(super) release: Template,
     pub(super) break_lock: Template,
+    pub(super) convert: Template,
     pub(super) watch: Template,
     pub(super) lists: LockLists,
     pub(super) sweep: Template,
@@ -74,8 +76,12 @@ pub(super) struct Statements {
 /// names of routines are always case-insensitive.
 pub(super) fn fill(file: &str, config: &Config, more: &[(&str, &str)]) -> String {
     let prefix = config.common.table.to_ascii_lowercase();
-    let by_mode = Mode::ALL.map(|mode| format!(" WHEN {} THEN {}", mode.bit(), mode.conflicts())).concat();
-    let conflicts = |of: &str| format!("CASE {of}{by_mode} ELSE 0 END");
+    // A hold that waits for a conversion has the bits of two modes; the greater one decides.
+    let conflicts = |of: &str| {
+        let by_mode = Mode::ALL.map(|mode| format!("WHEN {of} >= {} THEN {}", mode.bit(), mode.conflicts()));
+        let strongest_first: Vec<String> = by_mode.into_iter().rev().collect();
+        format!("CASE {} ELSE 0 END", strongest_first.join(" "))
+    };
     let (in_row, in_variable) = (conflicts("mode"), conflicts("v_mode"));
     let (exclusive, all) = (Mode::Exclusive.bit().to_string(), Mode::Exclusive.conflicts().to_string());
     let own = [
@@ -115,6 +121,7 @@ impl Statements {
             notice: with(include_str!("statements/notice.sql"), &[]),
             release: with(include_str!("statements/release.sql"), &[]),
             break_lock: with(include_str!("statements/break.sql"), &[]),
+            convert: with(include_str!("statements/convert.sql"), &[]),
             watch: with(include_str!("statements/watch.sql"), &[]),
             lists: LockLists::new(|which| with(include_str!("statements/locks.sql"), which)),
             sweep: with(include_str!("statements/sweep.sql"), &[]),
@@ -135,7 +142,7 @@ mod tests {
         let arguments = [Arg::Bytes(b"n"), Arg::Bytes(b""), Arg::Text("'")];
         assert_eq!(
             statements.release.with::<sqlx::MySql>(&arguments).as_str(),
-            "CALL jobs_release_3(x'6e', x'', x'27');"
+            "CALL jobs_release_4(x'6e', x'', x'27');"
         );
     }
 

@@ -10,8 +10,9 @@ use std::{
 
 use async_trait::async_trait;
 use polylock_core::{
-    BreakOrder, Capabilities, Entry, FencingToken, HoldAlerts, LockName, LockStatus, LostReason, Moment,
-    Notifications, Operation, Record, Release, Request, RequestId, Result, StoredRecord,
+    BreakOrder, Capabilities, Conversion, ConversionOutcome, Entry, FencingToken, HoldAlerts, LockName,
+    LockStatus, LostReason, Moment, Notifications, Operation, Record, Release, Request, RequestId, Result,
+    StoredRecord,
     wakeups::{Handover, Waiter, WaiterId, Wakeups},
 };
 use sqlx::postgres::PgRow;
@@ -23,6 +24,7 @@ use super::{
 };
 use crate::engine::{
     columns::Columns,
+    convert::{self, ConversionModes},
     dialect::{Dialect, PollInterval, PollOutcome, SWEEP_ROWS, bytes, notice},
     rows::{self, ClaimRow, EntryState, TimedReply},
     server::{
@@ -214,6 +216,23 @@ impl Dialect for PostgresDialect {
             Arg::Text(self.listener.break_channel()),
         ];
         self.server.break_holds(&self.statements.break_lock, &arguments).await
+    }
+
+    async fn convert(&self, request: &Request, conversion: &Conversion) -> Result<Option<ConversionOutcome>> {
+        let modes = ConversionModes::new(conversion);
+        let arguments = [
+            Arg::Bytes(bytes(&request.name)),
+            Arg::Id(request.id),
+            Arg::Int(conversion.from.as_i64()),
+            Arg::Int(modes.to),
+            Arg::Int(modes.conflicts),
+            Arg::Int(modes.in_way),
+            Arg::Int(modes.held_conflicts),
+            Arg::Int(modes.waiting),
+            Arg::Bool(self.durable),
+        ];
+        let read = |rows: &[PgRow]| convert::outcome(conversion, rows.first());
+        self.server.query(Operation::Convert, &self.statements.convert, &arguments, read).await
     }
 
     async fn raise(&self, name: &LockName, to: FencingToken) -> Result<FencingToken> {

@@ -65,6 +65,7 @@ pub(super) struct Statements {
     pub(super) notice: Template,
     pub(super) release: Template,
     pub(super) break_lock: Template,
+    pub(super) convert: Template,
     pub(super) handed: Template,
     pub(super) lists: LockLists,
     /// The sweeps of holds, of waiters, of broken holds.
@@ -89,6 +90,7 @@ pub(super) const TABLES: Tables = Tables {
         ("keep_alive_2", include_str!("statements/routines/keep_alive.sql")),
         ("release_2", include_str!("statements/routines/release.sql")),
         ("break_2", include_str!("statements/routines/break.sql")),
+        ("convert_2", include_str!("statements/routines/convert.sql")),
     ],
 };
 
@@ -161,6 +163,7 @@ impl Statements {
             notice: with(include_str!("statements/notice.sql"), &[]),
             release: with(include_str!("statements/release.sql"), &[]),
             break_lock: with(include_str!("statements/break.sql"), &[]),
+            convert: with(include_str!("statements/convert.sql"), &[]),
             handed: with(include_str!("statements/handed.sql"), &[]),
             lists: LockLists::new(|which| with(include_str!("statements/locks.sql"), which)),
             sweep: ["holds", "waiters", "broken"]

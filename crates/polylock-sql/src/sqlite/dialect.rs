@@ -4,8 +4,8 @@ use std::{fmt, pin::Pin, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use polylock_core::{
-    BreakOrder, Capabilities, Entry, Fencing, FencingToken, LockName, LockStatus, LostReason, Operation,
-    Record, Release, Request, Result, StoredRecord,
+    BreakOrder, Capabilities, Conversion, ConversionOutcome, Entry, Fencing, FencingToken, LockName,
+    LockStatus, LostReason, Operation, Record, Release, Request, Result, StoredRecord,
     wakeups::{Handover, Waiter, WaiterId, Wakeups},
 };
 use sqlx::{
@@ -25,6 +25,7 @@ use super::{
 };
 use crate::engine::{
     columns::Columns,
+    convert::{self, ConversionModes},
     dialect::{
         Dialect, LIST_ROWS, MAX_TTL, MIN_TTL, PollInterval, PollOutcome, SWEEP_ROWS, bytes, label, notice,
         slot,
@@ -333,6 +334,24 @@ impl Dialect for SqliteDialect {
         let (opening, changes) =
             watch::version(&self.connections, &self.statements, Operation::Inspect).await?;
         Ok(Some((opening << 32) ^ changes.cast_unsigned()))
+    }
+
+    async fn convert(&self, request: &Request, conversion: &Conversion) -> Result<Option<ConversionOutcome>> {
+        self.reopen_if_moved(Operation::Convert).await?;
+        let modes = ConversionModes::new(conversion);
+        let arguments = SqliteArguments::default()
+            .with(bytes(&request.name))
+            .with(id(request))
+            .with(conversion.from.as_i64())
+            .with(modes.to)
+            .with(modes.in_way)
+            .with(modes.held_conflicts)
+            .with(modes.waiting);
+        let sql = &self.statements.convert;
+        self.rows(Lane::Durable, Operation::Convert, sql, arguments, |rows| {
+            convert::outcome(conversion, rows.first())
+        })
+        .await
     }
 
     async fn raise(&self, _: &LockName, to: FencingToken) -> Result<FencingToken> {

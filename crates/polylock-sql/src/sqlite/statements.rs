@@ -55,6 +55,7 @@ pub(super) struct Statements {
     pub(super) list: SqlStr,
     pub(super) mark: SqlStr,
     pub(super) break_lock: SqlStr,
+    pub(super) convert: SqlStr,
     pub(super) notice: SqlStr,
     pub(super) forget: SqlStr,
     pub(super) raise: SqlStr,
@@ -95,6 +96,7 @@ impl Statements {
             list: fill(include_str!("statements/list.sql")),
             mark: fill(include_str!("statements/mark.sql")),
             break_lock: fill(include_str!("statements/break.sql")),
+            convert: fill(include_str!("statements/convert.sql")),
             notice: fill(include_str!("statements/notice.sql")),
             forget: fill(include_str!("statements/forget.sql")),
             raise: fill(include_str!("statements/raise.sql")),
@@ -233,12 +235,13 @@ mod tests {
             list,
             mark,
             break_lock,
+            convert,
             notice,
             forget,
             sweep,
             ..
         } = &statements;
-        let breaking = [mark, break_lock, notice, forget];
+        let breaking = [mark, break_lock, convert, notice, forget];
         for sql in [take, look, queue, keep_alive, release, hand_over, withdraw, gone, inspect, list, sweep]
             .into_iter()
             .chain(breaking)

@@ -3,6 +3,7 @@
 mod blocking;
 mod breaking;
 mod cancel;
+mod conversion;
 mod drop;
 mod election;
 mod events;
@@ -178,6 +179,22 @@ macro_rules! __cases {
                 a_try_does_not_wait_for_another_process [JobRecords]
                 bad_settings_are_refused_before_any_io [JobRecords]
                 at_every_poll_of_a_run [JobRecords]
+            }
+            conversion {
+                a_downgrade_lets_waiters_in [Convert]
+                an_upgrade_excludes_all_others [Convert]
+                an_upgrade_is_ahead_of_new_requests [Convert]
+                a_second_upgrader_is_in_a_deadlock [Convert]
+                an_upgrade_that_times_out_changes_nothing [Convert]
+                at_every_poll_of_an_upgrade [Convert]
+                a_late_copy_changes_nothing [Convert]
+                a_lost_reply_is_repeated [Convert]
+                an_upgrade_whose_replies_are_lost_is_undone [Convert]
+                a_lost_hold_is_not_converted [Convert]
+                a_broken_hold_is_not_converted [Convert Inspect]
+                inspection_shows_the_present_mode [Convert Inspect]
+                tasks_lose_no_update [Convert]
+                bad_modes_are_refused_before_any_io []
             }
             names {
                 invalid_names_are_refused_before_any_io []

@@ -9,10 +9,10 @@ use std::{
 
 use async_trait::async_trait;
 use polylock_core::{
-    Backend, BreakNotice, BreakOrder, Capabilities, ClaimOutcome, Clock, Entry, Fencing, FencingToken, Grant,
-    HoldLifetime, Inspect, KeepAlive, KeepRecord, LockName, LockStatus, LostReason, Mode, Modes,
-    Notifications, Order, RaiseToken, Record, Release, Request, RequestId, Result, Store, StoredRecord,
-    SystemClock, Wake,
+    Backend, BreakNotice, BreakOrder, Capabilities, ClaimOutcome, Clock, Conversion, ConversionOutcome,
+    Convert, Entry, Fencing, FencingToken, Grant, HoldLifetime, Inspect, KeepAlive, KeepRecord, LockName,
+    LockStatus, LostReason, Mode, Modes, Notifications, Order, RaiseToken, Record, Release, Request,
+    RequestId, Result, Store, StoredRecord, SystemClock, Wake,
 };
 
 /// The bug of a store.
@@ -106,6 +106,16 @@ pub enum Bug {
     TracesIds,
     /// The declared range of TTLs is empty.
     EmptyTtlRange,
+    /// A conversion is acknowledged, but not carried out.
+    NeverConverts,
+    /// A late copy of a conversion is carried out.
+    ConvertsAgain,
+    /// New requests overtake an upgrade that waits.
+    ForgetsUpgrades,
+    /// An upgrade that has ended still keeps new requests out.
+    KeepsUpgrades,
+    /// A hold that is gone or broken is reported as converted.
+    ConvertsLostHolds,
     /// The record of a job is not written.
     ForgetsRecords,
     /// A late copy of a write replaces a later record of a job.
@@ -117,6 +127,17 @@ pub enum Bug {
 }
 
 impl Bug {
+    fn is_in_conversions(self) -> bool {
+        matches!(
+            self,
+            Self::NeverConverts
+                | Self::ConvertsAgain
+                | Self::ForgetsUpgrades
+                | Self::KeepsUpgrades
+                | Self::ConvertsLostHolds
+        )
+    }
+
     fn is_in_records(self) -> bool {
         matches!(self, Self::ForgetsRecords | Self::ReplacesLaterRecords | Self::KeepsRecords)
     }
@@ -161,9 +182,14 @@ impl Broken {
             capabilities.hold_lifetime = HoldLifetime::Session;
         }
         let alerts = inner.alerts.clone().filter(|_| bug != Bug::NeverAlerts).unwrap_or_default();
-        let (raise, records) = (inner.raise.clone(), inner.records.clone());
+        let (raise, records, convert) = (inner.raise.clone(), inner.records.clone(), inner.convert.clone());
         let broken = Arc::new(Self { inner, capabilities, bug, state });
         let store = Store::inspectable(broken.clone()).alerting(alerts);
+        let store = match convert {
+            Some(_) if bug.is_in_conversions() => store.converting(broken.clone()),
+            Some(convert) => store.converting(convert),
+            None => store,
+        };
         let store = match records {
             Some(_) if bug.is_in_records() => store.recording(broken.clone()),
             Some(records) => store.recording(records),
@@ -366,6 +392,30 @@ impl Backend for Broken {
 impl RaiseToken for Broken {
     async fn raise(&self, _: &Request, to: FencingToken) -> Result<FencingToken> {
         Ok(FencingToken::new(to.get() - 1).unwrap())
+    }
+}
+
+#[async_trait]
+impl Convert for Broken {
+    async fn convert(&self, request: &Request, conversion: &Conversion) -> Result<ConversionOutcome> {
+        let convert = self.inner.convert.as_ref().unwrap();
+        let next = || FencingToken::new(conversion.from.get() + 1).unwrap();
+        let waits = conversion.waits && self.bug != Bug::ForgetsUpgrades;
+        match self.bug {
+            Bug::NeverConverts => return Ok(ConversionOutcome::Converted(next())),
+            Bug::KeepsUpgrades if conversion.held == conversion.to => {
+                return Ok(ConversionOutcome::Converted(conversion.from));
+            }
+            _ => {}
+        }
+        Ok(match (self.bug, convert.convert(request, &conversion.waits(waits)).await?) {
+            (Bug::ConvertsAgain, ConversionOutcome::OtherToken(token)) => {
+                let again = Conversion::new(token, conversion.held, conversion.to);
+                convert.convert(request, &again).await?
+            }
+            (Bug::ConvertsLostHolds, ConversionOutcome::Lost(_)) => ConversionOutcome::Converted(next()),
+            (_, outcome) => outcome,
+        })
     }
 }
 

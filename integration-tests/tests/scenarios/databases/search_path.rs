@@ -149,6 +149,9 @@ async fn every_function_pins_its_own_search_path() {
         // The length of the name, the name, the request, exclusive, a minute, five seconds.
         "keep_alive_2('\\x016100112233445566778899aabbccddeeff01000000000393870000000000004c4b40'::bytea, true)"
             .to_owned(),
+        format!(
+            "convert_2({name}, {request}, 0::bigint, 8::bigint, 52::bigint, 0::bigint, 62::bigint, 0::bigint, true)"
+        ),
         format!("break_2({name}, 'n'::text, true, 'c'::text, {far}::bigint)"),
         format!("release_2({name}, {request}, 'c'::text)"),
     ] {

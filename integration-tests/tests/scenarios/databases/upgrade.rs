@@ -127,9 +127,9 @@ fn step(namespace: &Namespace) -> &'static str {
 
 /// Routines of the next version, beside the current ones, and a claim that fills the new column.
 fn with_routines(namespace: &Namespace, next: NextVersion) -> NextVersion {
-    let routines = ["settle", "claim", "keep_alive", "release", "break", "sweep"];
+    let routines = ["settle", "claim", "keep_alive", "release", "break", "sweep", "convert", "watch"];
     let next = routines.iter().fold(next, |next, routine| {
-        [3, 2].iter().fold(next, |next, version| {
+        [4, 3, 2].iter().fold(next, |next, version| {
             next.edit(&format!("_{routine}_{version}"), &format!("_{routine}_{}", version + 1))
         })
     });

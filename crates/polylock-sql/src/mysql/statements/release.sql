@@ -1,2 +1,2 @@
 -- See `routines/release.sql`.
-CALL {p}_release_3($1, $2, $3);
+CALL {p}_release_4($1, $2, $3);

@@ -1,2 +1,2 @@
 -- See `routines/watch.sql`.
-CALL {p}_watch_3($1, $2, $3);
+CALL {p}_watch_4($1, $2, $3);

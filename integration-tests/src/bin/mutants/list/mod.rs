@@ -4,6 +4,7 @@ mod api;
 mod azure;
 mod bench;
 mod cli;
+mod conversion;
 mod core;
 mod election;
 mod many;
@@ -29,6 +30,7 @@ pub(crate) fn mutants() -> impl Iterator<Item = &'static Mutant> {
         api::MUTANTS,
         many::MUTANTS,
         semaphore::MUTANTS,
+        conversion::MUTANTS,
         once::MUTANTS,
         election::MUTANTS,
         transition::MUTANTS,

@@ -20,7 +20,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "once: the record is read before the lock is held",
         file: "crates/polylock-core/src/once.rs",
-        from: "        let (last, now) = job.while_held(&hold, || job.read()).await?;\n",
+        from: "        let (last, now) = hold.retry_while_held(Operation::Record, || job.read()).await?;\n",
         to: "",
         test: ("conformance", "memory::once::one_of_many_tasks_runs_the_job"),
     },

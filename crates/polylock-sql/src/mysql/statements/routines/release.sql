@@ -16,7 +16,7 @@
 -- Cost:      reads the waiters that are granted the lock, the expired ones between them, and the next one. After 256 grants the
 --            remaining waiters, which share the lock with these, have to claim: the gate is not locked any longer.
 -- Clock:     read once, after the gate was locked, and again for each grant.
-CREATE PROCEDURE /*!80029 IF NOT EXISTS */ /*M! IF NOT EXISTS */ {p}_release_3(
+CREATE PROCEDURE /*!80029 IF NOT EXISTS */ /*M! IF NOT EXISTS */ {p}_release_4(
     a_name VARBINARY(255), a_request BINARY(16), a_slot VARBINARY(16))
 MODIFIES SQL DATA
 SQL SECURITY INVOKER

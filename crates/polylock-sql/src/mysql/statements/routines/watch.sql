@@ -17,7 +17,7 @@
 --
 -- A token that is greater than the queue position belongs to a grant to this position: tokens and positions are drawn from one
 -- counter.
-CREATE PROCEDURE /*!80029 IF NOT EXISTS */ /*M! IF NOT EXISTS */ {p}_watch_3(a_batch LONGBLOB, a_pause BIGINT, a_length BIGINT)
+CREATE PROCEDURE /*!80029 IF NOT EXISTS */ /*M! IF NOT EXISTS */ {p}_watch_4(a_batch LONGBLOB, a_pause BIGINT, a_length BIGINT)
 MODIFIES SQL DATA
 SQL SECURITY INVOKER
 BEGIN
@@ -51,6 +51,8 @@ BEGIN
                 SET v_nearest = least(v_nearest, v_ahead);
             ELSEIF EXISTS (SELECT 1 FROM {p}_holds
                 WHERE name = v_name AND slot IN ('', v_watched) AND request = v_watched AND expires_at > v_now)
+                -- A holder that has downgraded its hold lets waiters in without leaving.
+                AND NOT EXISTS (SELECT 1 FROM {p}_holds WHERE name = v_name AND slot = v_slot AND request = v_request)
             THEN
                 SET v_nearest = 0;
             ELSE
