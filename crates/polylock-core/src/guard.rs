@@ -13,7 +13,7 @@ use pin_project_lite::pin_project;
 use tracing::{Instrument, Span};
 
 use crate::{
-    Error, FencingToken, LockName, LostReason, Mode, Moment, OwnerId, Result, Upgrade,
+    BreakNotice, Error, FencingToken, LockName, LostReason, Mode, Moment, OwnerId, Result, Upgrade,
     engine::{Ended, GuardEvents, Hold, Phase, SharedHold},
 };
 
@@ -117,6 +117,29 @@ impl Guard {
         self.hold().phase_when(|phase| match phase {
             Phase::Lost(reason) => Some(reason.clone()),
             Phase::Held { .. } | Phase::Left => None,
+        })
+    }
+
+    /// Completes with the notice when somebody [breaks](crate::Locks::break_lock) the lock, which requests this holder to release it. The future
+    /// borrows nothing.
+    ///
+    /// From then on the lock counts as lost: [`lost`](Self::lost) completes, too, and [`run`](Self::run) stops its work. Unless force was used, no
+    /// other request is granted the lock before this guard is dropped, or its lease has expired; so a holder can leave its work in order.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// # let locks = polylock_core::Locks::new(polylock_core::memory::connect());
+    /// let guard = locks.lock("nightly").acquire().await?;
+    /// locks.break_lock("nightly").reason("host-a is being replaced").await?;
+    /// println!("stopping: {}", guard.revoked().await);
+    /// assert!(locks.lock("nightly").try_acquire().await?.is_none());
+    /// drop(guard);
+    /// # Ok::<(), polylock_core::Error>(()) }).unwrap();
+    /// ```
+    pub fn revoked(&self) -> impl Future<Output = BreakNotice> + Send + Sync + 'static {
+        self.hold().phase_when(|phase| match phase {
+            Phase::Lost(LostReason::Broken(notice)) => Some(notice.clone()),
+            Phase::Lost(_) | Phase::Held { .. } | Phase::Left => None,
         })
     }
 

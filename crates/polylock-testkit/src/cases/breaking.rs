@@ -52,6 +52,7 @@ pub(super) async fn waits_for_the_holder(trial: Trial) -> Outcome {
     clock.advance(trial.long() / 3 + INSTANT);
     let reason = while_running(&clock, soon("the loss", join(lost))).await;
     assert_eq!(reason, LostReason::Broken(notice()));
+    assert_eq!(soon("the notice", guard.revoked()).await, notice());
     assert!(!guard.is_held(), "a broken hold is reported as held");
     assert_eq!(
         guard.ensure_held().expect_err("lost").lost(),
