@@ -100,12 +100,14 @@ impl Mode {
         Self::ALL.into_iter().find(|mode| mode.bit() == bit)
     }
 
-    /// Returns the mode of a hold from the bits that a store keeps for it. The least one is its mode. A second one is the mode to which it
-    /// is to be converted, and which every request in a conflicting mode waits for: the mode of a conversion covers that of the hold, so its
-    /// bit is greater.
+    /// Returns the mode of a hold from the bits that a store keeps for it, if they are valid. The least one is its mode. A second one is the
+    /// mode to which it is to be converted, and which every request in a conflicting mode waits for: it covers the mode of the hold, so
+    /// its bit is greater.
     #[must_use]
     pub fn from_bits(bits: u8) -> Option<Self> {
-        Self::ALL.into_iter().find(|mode| bits & mode.bit() != 0)
+        let may_wait =
+            |mode: Self| Self::ALL.into_iter().any(|to| to.covers(mode) && mode.bit() | to.bit() == bits);
+        Self::ALL.into_iter().find(|mode| may_wait(*mode))
     }
 
     /// Returns the two letters of the VMS name.
@@ -207,6 +209,7 @@ mod tests {
             for stronger in Mode::ALL.into_iter().filter(|stronger| stronger.covers(mode)) {
                 assert_eq!(Mode::from_bits(mode.bit() | stronger.bit()), Some(mode), "{mode} to {stronger}");
             }
+            assert_eq!(Mode::from_bits(mode.bit() | 64), None);
         }
         assert!(!Mode::Shared.covers(Mode::ProtectedWrite));
         assert!("XX".parse::<Mode>().is_err());
