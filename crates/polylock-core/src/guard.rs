@@ -13,7 +13,8 @@ use pin_project_lite::pin_project;
 use tracing::{Instrument, Span};
 
 use crate::{
-    BreakNotice, Error, FencingToken, LockName, LostReason, Mode, Moment, OwnerId, Result, Upgrade,
+    BreakNotice, Error, FencingToken, HoldHandle, LockName, LostReason, Mode, Moment, OwnerId, Result,
+    Upgrade,
     engine::{Ended, GuardEvents, Hold, Phase, SharedHold},
 };
 
@@ -270,6 +271,18 @@ impl Guard {
     /// [`Error::Lost`] if the lock was lost before.
     pub fn leave_to_expire(self) -> Result<()> {
         self.shared_hold.leave_to_expire()
+    }
+
+    /// Ends the hold in this process without a release, and returns the handle with which any process can [adopt](crate::Locks::adopt) it. Nobody
+    /// renews it meanwhile: acquire it with a [`ttl`](crate::Lock::ttl) that is long enough.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the holds of the store end with their session, or if other reentrant guards have the same hold, which continues
+    /// with them; [`Error::Lost`] if the lock was lost before.
+    pub fn into_handle(self) -> Result<HoldHandle> {
+        let backend = self.hold().context.backend();
+        let shared = Error::Unsupported { backend, capability: "a handle of a hold with several guards" };
+        Arc::into_inner(self.shared_hold).ok_or(shared)?.into_handle()
     }
 
     /// Keeps the lock for another `delay`, then releases it. Returns as soon as this process is no longer needed for that.

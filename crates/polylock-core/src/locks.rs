@@ -6,8 +6,9 @@ use std::{
 };
 
 use crate::{
-    BreakLock, Capabilities, Clock, Election, Label, Lock, LockName, LockStatus, MultiLock, Once, Operation,
-    Options, OwnerId, Result, Semaphore, SemaphoreStatus, ShutdownReport, Store, SystemClock, Watch,
+    BreakLock, Capabilities, Clock, Election, Error, Guard, HoldHandle, Label, Lock, LockName, LockStatus,
+    MultiLock, Once, Operation, Options, OwnerId, Result, Semaphore, SemaphoreStatus, ShutdownReport, Store,
+    SystemClock, Watch,
     engine::{self, Pending, StoreContext, StoreHandle},
     io,
     metrics::Metrics,
@@ -104,6 +105,39 @@ impl Locks {
     /// the campaign.
     pub fn election(&self, name: impl AsRef<str>) -> Election {
         Election::new(self.handle.clone(), name.as_ref())
+    }
+
+    /// Renews a hold that belongs to no process, with its own TTL, and returns its guard: see [`HoldHandle`]. The guard renews and releases the
+    /// lock as any other does.
+    ///
+    /// Two processes that adopt the same hold both hold the lock; the first release ends it for both.
+    ///
+    /// # Errors
+    /// [`Error::Lost`](crate::Error::Lost) if the hold has ended, or was broken; [`Error::Unsupported`](crate::Error::Unsupported) if the holds of the
+    /// store end with their session; [`Error::InvalidTtl`](crate::Error::InvalidTtl); [`Error::Unavailable`](crate::Error::Unavailable) if the store was
+    /// unreachable for longer than [`Options::outage`].
+    ///
+    /// # Cancel safety
+    /// The future may be dropped at any point. The hold then has its lease, or is renewed once.
+    pub async fn adopt(&self, hold: &HoldHandle) -> Result<Guard> {
+        self.adopt_for(hold, hold.ttl()).await
+    }
+
+    /// The same as [`adopt`](Self::adopt), with another TTL.
+    ///
+    /// # Errors
+    /// The same.
+    ///
+    /// # Cancel safety
+    /// The same.
+    pub async fn adopt_for(&self, hold: &HoldHandle, ttl: Duration) -> Result<Guard> {
+        let request = hold.request(ttl);
+        let can = self.capabilities();
+        if !can.ttl.contains(&ttl) {
+            let (min, max) = (*can.ttl.start(), *can.ttl.end());
+            return Err(Error::InvalidTtl { backend: can.backend, ttl, min, max });
+        }
+        engine::adopt(self.handle.clone(), request, hold.mode(), hold.fencing_token()).await.map(Guard::new)
     }
 
     /// Returns the capabilities of the store.

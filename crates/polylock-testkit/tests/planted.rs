@@ -175,7 +175,7 @@ planted! {
         "events::report_renewals_with_their_slack" "idempotence::a_repeated_release_succeeds"
         "lost::a_hung_renewal" "lost::a_frozen_store" "lost::run_drops_the_work" "lost::a_suspended_machine"
         "faults::overtaking_drops" "faults::slow_drops" "faults::overtaking_cancel" "faults::slow_cancel"
-        "reentrancy::guards_are_counted" "reentrancy::a_weaker_mode_is_granted" "reentrancy::a_stronger_mode_is_refused"
+        "handles::a_hold_of_a_session_has_no_handle" "reentrancy::guards_are_counted" "reentrancy::a_weaker_mode_is_granted" "reentrancy::a_stronger_mode_is_refused"
         "reentrancy::two_tasks_of_one_owner_do_not_block_each_other" "lost::a_panicking_renewal"
         "lost::a_failing_renewal_is_retried_until_the_deadline" "lost::a_transient_error_is_not_a_loss"
         "lost::run_polls_nothing_after_the_deadline" "ttl::the_longest_times_do_not_overflow"
@@ -199,7 +199,8 @@ planted! {
         "idempotence::a_release_by_another_request_changes_nothing" "idempotence::a_repeated_release_succeeds"
         "lost::gone_from_the_store" "cancel::at_every_poll_of_a_timed_acquire";
     renewal_creates: RenewalCreates =>
-        "idempotence::a_renewal_never_creates_a_hold" "idempotence::a_renewal_never_revives_an_expired_hold" "breaking::waits_for_the_holder";
+        "idempotence::a_renewal_never_creates_a_hold" "idempotence::a_renewal_never_revives_an_expired_hold" "breaking::waits_for_the_holder"
+        "handles::another_process_renews_and_releases_the_hold";
     renewal_always_succeeds: RenewalAlwaysSucceeds =>
         "idempotence::a_renewal_extends_the_lease" "idempotence::a_renewal_on_another_connection_extends_the_lease"
         "idempotence::a_renewal_never_grants_to_a_waiter"
@@ -211,7 +212,7 @@ planted! {
     never_expires: NeverExpires =>
         "semaphore::the_slot_of_a_dead_holder_is_free_after_its_ttl"
         "ttl::an_abandoned_hold_expires_on_time" "fencing::tokens_grow_across_an_expiry" "inspect::shows_live_entries_only"
-        "hold_limits::max_hold_frees_the_lock_of_a_stuck_holder"
+        "hold_limits::max_hold_frees_the_lock_of_a_stuck_holder" "handles::a_hold_that_nobody_renews_ends_with_its_lease"
         "order::other_readers_do_not_extend_the_lease_of_a_dead_reader" "order::a_stopped_waiter_is_served_after_it_resumes"
         "inspect::shows_at_most_the_remaining_lease"
         "lost::before_the_next_grant" "lost::a_late_grant_is_discarded" "order::a_dead_waiter_is_skipped";
@@ -238,6 +239,7 @@ planted! {
         "release::reports_if_it_removed_an_entry" "release::of_a_waiter_reports_if_it_removed_an_entry"
         "release::of_a_superseded_hold_is_an_error" "breaking::by_force_is_reported_by_the_release";
     break_does_nothing: BreakDoesNothing =>
+        "handles::a_broken_hold_is_not_adopted"
         "breaking::by_force_grants_the_next_waiter_at_once" "breaking::stops_a_run_before_the_next_grant"
         "fencing::tokens_grow_across_a_break";
     break_is_forced: BreakIsForced => "breaking::waits_for_the_holder" "breaking::stops_a_run_before_the_next_grant";

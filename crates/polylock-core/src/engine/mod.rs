@@ -3,6 +3,7 @@
 mod acquire;
 mod acquisition;
 mod acquisition_task;
+mod adopt;
 mod backoff;
 mod connect;
 mod context;
@@ -25,6 +26,7 @@ mod shutdown;
 
 pub(crate) use acquire::acquire;
 pub(crate) use acquisition::Limits;
+pub(crate) use adopt::adopt;
 pub(crate) use backoff::Backoff;
 pub use connect::connect_within;
 pub(crate) use context::StoreContext;

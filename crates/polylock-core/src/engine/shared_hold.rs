@@ -126,6 +126,18 @@ impl SharedHold {
         Ok(until)
     }
 
+    pub(super) fn handle(&self) -> &Arc<StoreHandle> {
+        &self.handle
+    }
+
+    /// Ends the hold in this process without a release.
+    pub(super) fn leave_without_release(&mut self) -> Result<()> {
+        self.leave().map(|_| ()).or_else(|ended| Err(ended.into_lost(self.hold.name())))?;
+        self.released = true;
+        self.hold.left_to_expire();
+        Ok(())
+    }
+
     /// Ends the hold without a release: the lease expires.
     pub(crate) fn leave_to_expire(&self) -> Result<()> {
         if self

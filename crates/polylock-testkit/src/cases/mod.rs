@@ -10,6 +10,7 @@ mod events;
 mod exclusion;
 mod faults;
 mod fencing;
+mod handles;
 mod hold_limits;
 mod idempotence;
 mod inspect;
@@ -195,6 +196,12 @@ macro_rules! __cases {
                 inspection_shows_the_present_mode [Convert Inspect]
                 tasks_lose_no_update [Convert]
                 bad_modes_are_refused_before_any_io []
+            }
+            handles {
+                another_process_renews_and_releases_the_hold [Anywhere]
+                a_hold_that_nobody_renews_ends_with_its_lease [Anywhere]
+                a_broken_hold_is_not_adopted [Anywhere Inspect]
+                a_hold_of_a_session_has_no_handle []
             }
             names {
                 invalid_names_are_refused_before_any_io []
