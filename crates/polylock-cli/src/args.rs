@@ -1,5 +1,6 @@
 //! The definition of the command line.
 
+mod handles;
 mod supervised;
 
 use std::{path::PathBuf, time::Duration};
@@ -9,6 +10,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use polylock::Mode;
 
+pub(crate) use self::handles::{Acquire, Handle, Renew};
 pub(crate) use self::supervised::{Elect, FOREVER, Once, Restart, Supervised, Waiting, duration};
 use self::supervised::{HOLDING, STOPPING, WAITING};
 use crate::{exit, help};
@@ -99,6 +101,15 @@ pub(crate) enum Command {
     /// Run a command once per period, over all machines
     #[command(after_long_help = help::ONCE)]
     Once(Box<Once>),
+    /// Acquire a lock for a script, and print the handle with which `renew` and `release` find it
+    #[command(after_long_help = help::ACQUIRE)]
+    Acquire(Box<Acquire>),
+    /// Extend the lease of a lock that `acquire` has acquired
+    #[command(after_long_help = help::ACQUIRE)]
+    Renew(Renew),
+    /// Release a lock that `acquire` has acquired
+    #[command(after_long_help = help::ACQUIRE)]
+    Release(Handle),
     /// Show the holders and the waiters of a lock
     #[command(after_long_help = help::STATUS)]
     Status {

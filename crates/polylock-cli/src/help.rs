@@ -209,6 +209,31 @@ EXAMPLES
   0 2 * * *  polylock once -S postgres://locks@db/app --at 02:00 nightly ./report
   */5 * * * *  polylock once --every 5m --retries 2 sync ./sync";
 
+pub(crate) const ACQUIRE: &str = "\
+A hold without a process, for scripts that `polylock run` can't wrap:
+
+  handle=$(polylock acquire --for 2h gpu) || exit
+  …
+  polylock renew \"$handle\" || exit     # still held, for another 2h
+  polylock release \"$handle\"
+
+Nobody stops the script when the lease ends: renew it before every step
+that needs the lock, and stop if that fails. Whoever has the handle can
+release the lock. It works with the same store only.
+
+  polylock acquire --while-pid $$ gpu
+
+renews the lock in the background as long as the script runs, however it
+ends. With --hold, the command itself stays and renews the lock.
+
+EXIT CODE
+  0    done
+  64   the handle, or the command line, is invalid
+  69   the store is unreachable
+  75   the lock is held elsewhere (with -n, -w)
+  79   the hold has ended: its lease is over, or it was broken or released
+";
+
 pub(crate) const STATUS: &str = "\
 OUTPUT
   --output jsonl prints one object per lock and line, --output json

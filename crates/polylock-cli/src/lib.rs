@@ -75,7 +75,7 @@ use crate::{
 /// Call it on the main thread, before the process has other threads: it starts itself again as the helper process of `polylock run`.
 #[must_use]
 pub fn main() -> ExitCode {
-    let child = || run::helper().or_else(check::worker).or_else(bench::worker);
+    let child = || run::helper().or_else(check::worker).or_else(bench::worker).or_else(command::keeper);
     if let Some(code) = child().or_else(completion::main) {
         return code;
     }
@@ -118,6 +118,9 @@ async fn dispatch(cli: Cli, output: &Output) -> Result<u8, Failure> {
         Command::Run(run) => run::run(&cli.global, &run, output).await,
         Command::Elect(elect) => run::elect(&cli.global, *elect, output).await,
         Command::Once(once) => run::once(&cli.global, *once, output).await,
+        Command::Acquire(args) => command::acquire(&cli.global, &args, output).await,
+        Command::Renew(args) => command::renew(&cli.global, &args, output).await,
+        Command::Release(handle) => command::release(&cli.global, &handle, output).await,
         Command::Status { exit_code, name } => command::status(&cli.global, &name, exit_code, output).await,
         Command::List { prefix } => command::list(&cli.global, &prefix, output).await,
         Command::Watch(args) => command::watch(&cli.global, &args, output).await,

@@ -273,6 +273,14 @@ impl Guard {
         self.shared_hold.leave_to_expire()
     }
 
+    /// Returns a handle of the hold, which this guard keeps: whoever has it can release the lock.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the holds of the store end with their session.
+    pub fn handle(&self) -> Result<HoldHandle> {
+        self.shared_hold.hold_handle()
+    }
+
     /// Ends the hold in this process without a release, and returns the handle with which any process can [adopt](crate::Locks::adopt) it. Nobody
     /// renews it meanwhile: acquire it with a [`ttl`](crate::Lock::ttl) that is long enough.
     ///

@@ -3,6 +3,7 @@
 mod admit;
 mod break_lock;
 mod describe;
+mod handles;
 mod inspect;
 mod watch;
 
@@ -18,6 +19,7 @@ pub(crate) use break_lock::break_lock;
 #[cfg(feature = "top")]
 pub(crate) use break_lock::{break_text, operator};
 pub(crate) use describe::{completions, man, schema};
+pub(crate) use handles::{acquire, keeper, release, renew};
 pub(crate) use inspect::{list, status};
 pub(crate) use watch::watch;
 

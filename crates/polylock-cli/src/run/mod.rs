@@ -28,8 +28,8 @@ use polylock::{
 };
 use rustix::process::Signal;
 
+pub(crate) use self::processes::Process;
 pub(crate) use self::warden::main as helper;
-#[cfg(feature = "check")]
 pub(crate) use self::warden::this_program;
 use self::{
     command_line::CommandLine,

@@ -12,11 +12,15 @@ use crate::{
 use crate::{Grant, Mode};
 
 impl SharedHold {
+    pub(crate) fn hold_handle(&self) -> Result<HoldHandle> {
+        check_lifetime(self.handle())?;
+        let hold = self.hold();
+        Ok(HoldHandle::new(&hold.request, hold.mode(), hold.token()))
+    }
+
     /// Ends the hold in this process, without a release.
     pub(crate) fn into_handle(mut self) -> Result<HoldHandle> {
-        check_lifetime(self.handle())?;
-        let hold = self.hold().clone();
-        let handle = HoldHandle::new(&hold.request, hold.mode(), hold.token());
+        let handle = self.hold_handle()?;
         self.leave_without_release()?;
         Ok(handle)
     }

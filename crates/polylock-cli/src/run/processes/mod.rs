@@ -17,7 +17,8 @@ use rustix::{
     process::{Pid, Signal, getpid, getppid, kill_process_group},
 };
 
-pub(super) use self::process::{Process, Stat};
+pub(crate) use self::process::Process;
+pub(super) use self::process::Stat;
 
 /// The maximum number of passes of a kill while it finds new processes.
 const MAX_PASSES: usize = 100;

@@ -11,7 +11,7 @@ use rustix::{
 ///
 /// On Linux 5.3 and later it is a pidfd, elsewhere a pid and a start time, which is compared immediately before each signal.
 #[derive(Debug, Clone)]
-pub(in crate::run) struct Process {
+pub(crate) struct Process {
     id: Pid,
     identity: Identity,
 }
@@ -26,7 +26,7 @@ enum Identity {
 
 impl Process {
     /// Opens the process with the pid `id`; `None` if there is none.
-    pub(in crate::run) fn open(id: Pid) -> Option<Self> {
+    pub(crate) fn open(id: Pid) -> Option<Self> {
         #[cfg(target_os = "linux")]
         match rustix::process::pidfd_open(id, rustix::process::PidfdFlags::empty()) {
             Ok(fd) => return Some(Self { id, identity: Identity::Descriptor(fd.into()) }),
@@ -63,7 +63,7 @@ impl Process {
     }
 
     /// Returns true if it has ended: it is gone, or a zombie that its parent has not reaped yet.
-    pub(in crate::run) fn has_ended(&self) -> bool {
+    pub(crate) fn has_ended(&self) -> bool {
         match &self.identity {
             #[cfg(target_os = "linux")]
             Identity::Descriptor(fd) => {

@@ -57,7 +57,6 @@ use super::{
     terminal::group_under_job_control,
 };
 
-#[cfg(feature = "check")]
 pub(crate) use self::message::this_program;
 pub(super) use self::start::StartError;
 

@@ -1,0 +1,232 @@
+//! `acquire`, `renew` and `release`: holds without a process.
+
+use std::{
+    env,
+    io::{self, BufRead, BufReader},
+    process::{Command, ExitCode, Stdio},
+    thread,
+    time::Duration,
+};
+
+use clap::Parser;
+use polylock::{Error, Guard, HoldHandle, InvalidHandle, Label, LockName, Locks};
+use rustix::process::{Pid, Signal, setsid};
+use serde_json::json;
+use tokio::sync::oneshot;
+
+use super::open;
+use crate::{
+    args::{self, Acquire, Cli, Global, Handle, Renew},
+    exit::{self, Failure, INTERNAL, USAGE},
+    output::Output,
+    run::{Process, this_program},
+    signals::Signals,
+    store, user, wall_clock,
+};
+
+/// The hidden word before the arguments of a keeper: the process that `--while-pid` leaves behind. It acquires the lock itself, so neither
+/// the store's URL nor the handle is passed to anybody.
+const KEEPER: &str = "__keeper";
+
+/// The interval at which a keeper looks for the process.
+const CHECK_INTERVAL: Duration = Duration::from_millis(200);
+
+/// Acquires a lock, and prints its handle.
+pub(crate) async fn acquire(global: &Global, args: &Acquire, output: &Output) -> Result<u8, Failure> {
+    if let Some(pid) = args.while_pid {
+        existing(pid)?;
+        return start_keeper(output);
+    }
+    let mut signals = Signals::listen().map_err(|error| internal("listen for signals", &error))?;
+    let guard = tokio::select! {
+        guard = acquired(global, args, output) => guard?,
+        signal = signals.next_termination() => return Ok(exit::SIGNAL + signal_number(signal)),
+    };
+    if !args.hold {
+        let expires_in = guard.remaining();
+        print(&guard.into_handle()?, expires_in, output)?;
+        return Ok(0);
+    }
+    print(&guard.handle()?, guard.remaining(), output)?;
+    tokio::select! {
+        reason = guard.lost() => Err(Error::Lost { name: guard.name().clone(), reason }.into()),
+        _ = signals.next_termination() => Ok(guard.release().await.map(|()| 0)?),
+    }
+}
+
+/// Renews a hold.
+pub(crate) async fn renew(global: &Global, args: &Renew, output: &Output) -> Result<u8, Failure> {
+    let hold = parse(&args.handle)?;
+    let locks = open(global, output).await?.0;
+    let guard = locks.adopt_for(&hold, args.lease.unwrap_or(hold.ttl())).await?;
+    let expires_in = guard.remaining();
+    let hold = guard.into_handle()?;
+    if !output.is_text() {
+        print(&hold, expires_in, output)?;
+    }
+    output.detail(format!(
+        "lock {} is held for another {}",
+        hold.name(),
+        polylock::duration::format(hold.ttl())
+    ));
+    Ok(0)
+}
+
+/// Releases a hold.
+pub(crate) async fn release(global: &Global, handle: &Handle, output: &Output) -> Result<u8, Failure> {
+    let hold = parse(handle)?;
+    let guard = open(global, output).await?.0.adopt(&hold).await?;
+    guard.release().await?;
+    Ok(0)
+}
+
+async fn acquired(global: &Global, args: &Acquire, output: &Output) -> Result<Guard, Failure> {
+    LockName::new(&args.name)?;
+    let label = args.label.clone().unwrap_or_else(user::name);
+    Label::new(&label)?;
+    let store = store::choose(global, output)?;
+    let mut locks = Locks::builder_from_config(store.config);
+    if let Some(outage) = args.waiting.outage {
+        locks = locks.outage(outage);
+    }
+    let locks = locks.connect().await?;
+    let mut lock = locks.lock(&args.name).mode(args.mode()).label(label);
+    if !args.hold && args.while_pid.is_none() {
+        lock = lock.ttl(args.lease);
+    }
+    if let Some(wait) = args.waiting.limit() {
+        lock = lock.wait(wait);
+    }
+    lock.acquire().await.map_err(|error| {
+        let code = error.is_not_acquired().then_some(args.waiting.conflict_exit_code);
+        let failure = Failure::from(error);
+        Failure { code: code.unwrap_or(failure.code), ..failure }
+    })
+}
+
+fn print(hold: &HoldHandle, expires_in: Duration, output: &Output) -> Result<(), Failure> {
+    let text = hold.to_text();
+    let line = match output.is_text() {
+        true => text,
+        false => json!({
+            "name": hold.name().as_str(),
+            "handle": text,
+            "mode": hold.mode().code(),
+            "fencing_token": hold.fencing_token().get(),
+            "expires_at_ms": u64::try_from(wall_clock::epoch_ms_in(expires_in)).unwrap_or(u64::MAX),
+        })
+        .to_string(),
+    };
+    output.data(&(line + "\n"))
+}
+
+fn parse(Handle { handle }: &Handle) -> Result<HoldHandle, Failure> {
+    let mut text = handle.clone();
+    if text == "-" {
+        text.clear();
+        io::stdin().read_line(&mut text).map_err(|error| Failure::new(USAGE, format!("stdin: {error}")))?;
+    }
+    text.trim_end_matches(['\r', '\n'])
+        .parse()
+        .map_err(|error: InvalidHandle| Failure::new(USAGE, error.to_string()))
+}
+
+/// Returns the process with this pid.
+fn existing(pid: i32) -> Result<Process, Failure> {
+    let process = Pid::from_raw(pid).and_then(Process::open).filter(|process| !process.has_ended());
+    process.ok_or_else(|| Failure::new(USAGE, format!("--while-pid: there is no process {pid}")))
+}
+
+fn signal_number(signal: Signal) -> u8 {
+    u8::try_from(signal.as_raw()).unwrap_or(0)
+}
+
+fn internal(action: &str, error: &io::Error) -> Failure {
+    Failure::new(INTERNAL, format!("can't {action}: {error}"))
+}
+
+/// Starts the keeper, passes its handle on, and leaves it in the background. While it waits for the lock, it ends with this process.
+fn start_keeper(output: &Output) -> Result<u8, Failure> {
+    let failed = |error: io::Error| internal("start the process that keeps the lock", &error);
+    let mut keeper = Command::new(this_program().map_err(failed)?);
+    keeper.arg(KEEPER).args(env::args_os().skip(1));
+    keeper.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut keeper = keeper.spawn().map_err(failed)?;
+    // The keeper must not have this process' stderr when it stays behind: a shell may wait until that is closed.
+    let errors = keeper
+        .stderr
+        .take()
+        .map(|mut stderr| thread::spawn(move || io::copy(&mut stderr, &mut io::stderr())));
+    let mut line = String::new();
+    if let Some(stdout) = keeper.stdout.take() {
+        BufReader::new(stdout).read_line(&mut line).map_err(failed)?;
+    }
+    if line.ends_with('\n') {
+        output.data(&line)?;
+        return Ok(0);
+    }
+    let status = keeper.wait().map_err(failed)?;
+    if let Some(errors) = errors {
+        errors.join().ok();
+    }
+    Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(INTERNAL))
+}
+
+/// Returns the exit code of a keeper, if this process is one.
+pub(crate) fn keeper() -> Option<ExitCode> {
+    let mut arguments = env::args_os();
+    let program = arguments.next()?;
+    if arguments.next()? != KEEPER {
+        return None;
+    }
+    // It outlives the terminal, and no signal to the group of its parent reaches it.
+    setsid().ok();
+    let Ok(Cli { global, command: args::Command::Acquire(acquire) }) =
+        Cli::try_parse_from(std::iter::once(program).chain(arguments))
+    else {
+        return Some(USAGE.into());
+    };
+    let output = Output::new(&global);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let kept = match runtime {
+        Ok(runtime) => runtime.block_on(keep(&global, &acquire, &output)),
+        Err(error) => Err(internal("start the runtime", &error)),
+    };
+    let code = kept.unwrap_or_else(|failure| {
+        output.error(&failure);
+        failure.code
+    });
+    output.finish();
+    Some(code.into())
+}
+
+/// Acquires the lock, and keeps it as long as the process exists.
+async fn keep(global: &Global, args: &Acquire, output: &Output) -> Result<u8, Failure> {
+    let process = existing(args.while_pid.unwrap_or_default())?;
+    let guard = tokio::select! {
+        guard = acquired(global, args, output) => guard?,
+        () = parent_ended() => return Ok(exit::SIGNAL),
+        () = ended(&process) => return Ok(0),
+    };
+    print(&guard.handle()?, guard.remaining(), output)?;
+    tokio::select! {
+        reason = guard.lost() => Err(Error::Lost { name: guard.name().clone(), reason }.into()),
+        () = ended(&process) => Ok(guard.release().await.map(|()| 0)?),
+    }
+}
+
+async fn ended(process: &Process) {
+    while !process.has_ended() {
+        tokio::time::sleep(CHECK_INTERVAL).await;
+    }
+}
+
+/// Completes when the process that has started this one has ended, which closes its end of stdin.
+async fn parent_ended() {
+    let (sender, closed) = oneshot::channel::<()>();
+    thread::spawn(move || {
+        io::copy(&mut io::stdin(), &mut io::sink()).ok();
+        drop(sender);
+    });
+    closed.await.ok();
+}
