@@ -8,6 +8,7 @@ mod descendants;
 mod elect;
 mod environment;
 mod exit_codes;
+mod handles;
 mod loss;
 mod once;
 mod output;
