@@ -1,10 +1,13 @@
 //! The goals, and the verdicts of a run. All are ratios or counts that were measured in the same run.
 
-use std::fmt;
+use serde_json::Value;
 
-use serde_json::{Value, json};
-
-use crate::{peer::RSLOCK, report::Report, setups::Setup};
+use crate::{
+    peer::{AtScale, RSLOCK},
+    report::Report,
+    setups::Setup,
+    verdict::{Bound, Verdict},
+};
 
 /// The limit for a pair on a multi-thread runtime, as a multiple of the pair of the raw client.
 pub(crate) const fn pair(setup: Setup) -> f64 {
@@ -51,68 +54,6 @@ pub(crate) const WAITERS: [(&str, u64); 5] =
 /// The number of locks that one process holds, and the stores.
 pub(crate) const HELD: (u64, [&str; 6]) =
     (10_000, ["redis", "redlock", "postgres", "sqlite", "mariadb", "zookeeper"]);
-
-/// A measurement of benchmark `scale`: the store, the kind of measurement, and the number of locks or waiters.
-pub(crate) type AtScale = (&'static str, &'static str, u64);
-
-/// The bound of a measured number.
-#[derive(Debug, Clone, Copy)]
-enum Bound {
-    AtMost(f64),
-    AtLeast(f64),
-    Below(f64),
-}
-
-impl Bound {
-    fn admits(self, number: f64) -> bool {
-        match self {
-            Self::AtMost(bound) => number <= bound,
-            Self::AtLeast(bound) => number >= bound,
-            Self::Below(bound) => number < bound,
-        }
-    }
-}
-
-impl fmt::Display for Bound {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::AtMost(bound) => write!(f, "<= {bound}"),
-            Self::AtLeast(bound) => write!(f, ">= {bound}"),
-            Self::Below(bound) => write!(f, "< {bound}"),
-        }
-    }
-}
-
-/// A goal, and its measurement.
-#[derive(Debug)]
-pub(crate) struct Verdict {
-    goal: String,
-    bound: Bound,
-    measured: Option<f64>,
-}
-
-impl Verdict {
-    fn word(&self) -> &'static str {
-        match self.measured {
-            None => "not measured",
-            Some(number) if self.bound.admits(number) => "met",
-            Some(_) => "missed",
-        }
-    }
-
-    pub(crate) fn json(&self) -> Value {
-        json!({
-            "goal": self.goal, "bound": self.bound.to_string(), "measured": self.measured, "verdict": self.word(),
-        })
-    }
-}
-
-impl fmt::Display for Verdict {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let measured = self.measured.map_or("-".to_owned(), |number| format!("{number:.2}"));
-        write!(f, "| {} | {} | {measured} | {} |", self.goal, self.bound, self.word())
-    }
-}
 
 /// Returns the verdicts on all measurements of this run: on `setups`, against the peer, and on `scale`, the lines of that benchmark.
 pub(crate) fn verdicts(

@@ -17,6 +17,7 @@ mod semaphore;
 mod setups;
 mod statements;
 mod uncontended;
+mod verdict;
 
 use std::path::PathBuf;
 
@@ -104,7 +105,7 @@ impl Arguments {
     }
 
     /// Returns the measurements of benchmark `scale` that the goals need.
-    fn at_scale(&self) -> Vec<goals::AtScale> {
+    fn at_scale(&self) -> Vec<peer::AtScale> {
         let (count, stores) = goals::HELD;
         let held = stores.into_iter().map(|store| (store, "held", count));
         let waiters = goals::WAITERS.into_iter().map(|(store, count)| (store, "waiters", count));

@@ -6,13 +6,15 @@ use polylock_integration_tests::cargo::{self, workspace};
 use serde_json::Value;
 
 use crate::{
-    goals::AtScale,
     report::{Cell, Report},
     setups::Setup,
 };
 
 /// The Redis that it is measured on.
 pub(crate) const RSLOCK: Setup = Setup::RedisForgetful;
+
+/// A measurement of benchmark `scale`: the store, the kind of measurement, and the number of locks or waiters.
+pub(crate) type AtScale = (&'static str, &'static str, u64);
 
 /// Prints the table, and returns what the program has measured, if it can be built.
 pub(crate) fn run(report: &mut Report) -> Option<Value> {

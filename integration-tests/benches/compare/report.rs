@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 pub(crate) use polylock_bench::report::{Cell, Table};
 use serde_json::{Map, Value};
 
-use crate::goals::Verdict;
+use crate::verdict::Verdict;
 
 /// All tables.
 #[derive(Debug, Default)]

@@ -1,8 +1,8 @@
-//! What the servers of the SQL stores have used.
+//! What the servers of the SQL stores, and of ZooKeeper, have used.
 
 use std::{fs, time::Duration};
 
-use polylock_integration_tests::servers::PrivateServer;
+use polylock_integration_tests::servers::{PrivateServer, zookeeper as server};
 use sqlx::{ConnectOptions, Connection, Row, mysql::MySqlConnectOptions, postgres::PgConnectOptions};
 
 /// What a server has done so far.
@@ -13,6 +13,12 @@ pub(crate) struct Done {
     pub(crate) calls: u64,
     /// Statements that clients have sent.
     pub(crate) statements: u64,
+}
+
+/// The packets that a ZooKeeper server has received, pings included.
+pub(crate) async fn zookeeper(server: &PrivateServer) -> Done {
+    let packets = server::packets(server).await;
+    Done { cpu: cpu(server.id().unwrap()), calls: packets, statements: packets }
 }
 
 pub(crate) async fn postgres(server: &PrivateServer) -> Done {

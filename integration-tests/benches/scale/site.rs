@@ -12,10 +12,7 @@ use polylock_testkit::Missing;
 use redis::{Client, InfoDict, aio::MultiplexedConnection};
 use tempfile::TempDir;
 
-use crate::{
-    databases::{self, Done},
-    zookeeper,
-};
+use crate::databases::{self, Done};
 
 /// The store that is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -146,7 +143,7 @@ impl Site {
             Store::Postgres => Some(databases::postgres(&self.servers[0]).await),
             Store::MariaDb => Some(databases::mariadb(&self.servers[0]).await),
             Store::Sqlite => Some(Done::default()),
-            Store::ZooKeeper => Some(zookeeper::done(&self.servers[0]).await),
+            Store::ZooKeeper => Some(databases::zookeeper(&self.servers[0]).await),
         };
         if let Some(Done { cpu, calls, statements }) = done {
             used.servers = cpu;

@@ -1,4 +1,4 @@
-//! What a ZooKeeper server has used, and what many names leave behind.
+//! What many names leave behind on a ZooKeeper server.
 
 use std::{
     sync::{
@@ -8,23 +8,11 @@ use std::{
     time::Duration,
 };
 
-use polylock_integration_tests::{
-    clock::{now, pause},
-    servers::{PrivateServer, zookeeper},
-};
+use polylock_integration_tests::clock::{now, pause};
 use serde_json::{Value, json};
 use zookeeper_client::Client;
 
-use crate::{
-    databases::{Done, cpu},
-    site::Site,
-};
-
-/// The packets that it has received, pings included.
-pub(crate) async fn done(server: &PrivateServer) -> Done {
-    let packets = zookeeper::packets(server).await;
-    Done { cpu: cpu(server.id().unwrap()), calls: packets, statements: packets }
-}
+use crate::site::Site;
 
 /// Has `tasks` tasks lock one name after another for `lasts`, each once.
 pub(crate) async fn names(site: &Site, tasks: usize, lasts: Duration) -> Value {

@@ -40,7 +40,10 @@ fn a_hold_outlives_its_command() {
     assert!(workspace.status("gpu")["holders"][0]["expires_in_ms"].as_u64().unwrap() <= 10_000);
     let renewed = workspace.call(&format!("renew --output json {handle}"));
     let json: serde_json::Value = serde_json::from_str(&stdout(&renewed)).unwrap();
-    assert_eq!((&json["name"], &json["mode"], &json["handle"]), (&"gpu".into(), &"EX".into(), &handle.into()));
+    assert_eq!(
+        (&json["name"], &json["mode"], &json["handle"]),
+        (&"gpu".into(), &"EX".into(), &handle.into())
+    );
     assert_eq!(json["fencing_token"], workspace.status("gpu")["holders"][0]["fencing_token"]);
     assert!(json["expires_at_ms"].is_u64());
 
@@ -55,7 +58,11 @@ fn a_hold_outlives_its_command() {
     for command in ["renew", "release"] {
         let lost = workspace.call(&format!("{command} {handle}"));
         assert_eq!(lost.status.code(), Some(79), "{}", stderr(&lost));
-        assert!(stderr(&lost).contains("lock gpu lost") && !stderr(&lost).contains(handle), "{}", stderr(&lost));
+        assert!(
+            stderr(&lost).contains("lock gpu lost") && !stderr(&lost).contains(handle),
+            "{}",
+            stderr(&lost)
+        );
     }
 }
 
@@ -72,7 +79,12 @@ fn shared_holds_share_the_lock() {
 #[test]
 fn invalid_arguments_are_refused() {
     let workspace = Workspace::new();
-    for arguments in ["renew gpu", "release hold1.EX.EX.1.1.00.gpu", "acquire --while-pid 0 gpu", "acquire --hold --for 1h gpu"] {
+    for arguments in [
+        "renew gpu",
+        "release hold1.EX.EX.1.1.00.gpu",
+        "acquire --while-pid 0 gpu",
+        "acquire --hold --for 1h gpu",
+    ] {
         let refused = workspace.call(arguments);
         assert_eq!(refused.status.code(), Some(64), "{arguments}: {}", stderr(&refused));
     }
