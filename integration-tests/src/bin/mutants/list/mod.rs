@@ -7,6 +7,7 @@ mod cli;
 mod conversion;
 mod core;
 mod election;
+mod handles;
 mod many;
 mod mutant;
 mod mysql;
@@ -31,6 +32,7 @@ pub(crate) fn mutants() -> impl Iterator<Item = &'static Mutant> {
         many::MUTANTS,
         semaphore::MUTANTS,
         conversion::MUTANTS,
+        handles::MUTANTS,
         once::MUTANTS,
         election::MUTANTS,
         transition::MUTANTS,
