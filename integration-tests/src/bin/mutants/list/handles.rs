@@ -20,8 +20,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "handles: a hold that ends with its session has a handle",
         file: "crates/polylock-core/src/engine/adopt.rs",
-        from: "        HoldLifetime::Session => {",
-        to: "        HoldLifetime::Session if false => {",
+        from: "        HoldLifetime::Lease => Ok(()),",
+        to: "        _ => Ok(()),",
         test: ("conformance", "zookeeper::handles::a_hold_of_a_session_has_no_handle"),
     },
     Mutant {
