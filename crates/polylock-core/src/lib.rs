@@ -57,6 +57,7 @@ pub mod clock;
 mod config_error;
 mod conversion;
 pub mod deadline;
+mod deadlock;
 mod delays;
 pub mod duration;
 mod election;
