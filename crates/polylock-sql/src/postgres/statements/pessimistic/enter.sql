@@ -6,6 +6,8 @@
 --            queue entry of a waiter.
 -- Clock:     the server's, which ends a transaction that has been silent for too long.
 --
+-- Part 1 is inserted while part 0 is locked: a session that deletes both in between would leave a part 1 that nobody deletes.
+--
 -- Part 0 is locked first, which prevents the deletion of both rows: if part 1 is locked then, another session holds the lock. If
 -- part 0 is missing, another session has deleted it after it was inserted; then the result is void, and the caller retries from
 -- the start.
@@ -13,7 +15,8 @@ BEGIN ISOLATION LEVEL READ COMMITTED;
 {pin}
 SET LOCAL synchronous_commit = off;
 SET LOCAL statement_timeout = {patience};
-INSERT INTO {p}_rows (name, part) VALUES ($1, 0), ($1, 1) ON CONFLICT DO NOTHING;
+INSERT INTO {p}_rows (name, part) VALUES ($1, 0) ON CONFLICT DO NOTHING;
+INSERT INTO {p}_rows (name, part) SELECT name, 1 FROM {p}_rows WHERE name = $1 AND part = 0 FOR SHARE ON CONFLICT DO NOTHING;
 COMMIT;
 BEGIN ISOLATION LEVEL READ COMMITTED;
 {pin}
