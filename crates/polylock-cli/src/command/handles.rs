@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// The hidden word before the arguments of a keeper: the process that `--while-pid` leaves behind. It acquires the lock itself, so neither
-/// the store's URL nor the handle is passed to anybody.
+/// the store's URL nor the handle is passed to another process.
 const KEEPER: &str = "__keeper";
 
 /// The interval at which a keeper looks for the process.
