@@ -9,7 +9,7 @@ use std::{
 };
 
 use clap::Parser;
-use polylock::{Error, Guard, HoldHandle, InvalidHandle, Label, LockName, Locks};
+use polylock::{Clock, Error, Guard, HoldHandle, InvalidHandle, Label, LockName, Locks, SystemClock};
 use rustix::process::{Pid, Signal, setsid};
 use serde_json::json;
 use tokio::sync::oneshot;
@@ -217,7 +217,7 @@ async fn keep(global: &Global, args: &Acquire, output: &Output) -> Result<u8, Fa
 
 async fn ended(process: &Process) {
     while !process.has_ended() {
-        tokio::time::sleep(CHECK_INTERVAL).await;
+        SystemClock.sleep_until(SystemClock.now() + CHECK_INTERVAL).await;
     }
 }
 
