@@ -217,9 +217,9 @@ A hold without a process, for scripts that `polylock run` can't wrap:
   polylock renew \"$handle\" || exit     # still held, for another 2h
   polylock release \"$handle\"
 
-Nobody stops the script when the lease ends: renew it before every step
-that needs the lock, and stop if that fails. Whoever has the handle can
-release the lock. It works with the same store only.
+The script is not stopped when the lease ends: renew it before every step
+that needs the lock, and stop if that fails. The handle suffices to
+release the lock. It is valid for the same store only.
 
   polylock acquire --while-pid $$ gpu
 

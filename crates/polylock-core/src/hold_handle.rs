@@ -7,7 +7,7 @@ use crate::{FencingToken, LockName, Mode, Request, RequestId};
 /// A hold that belongs to no process. [`Guard::into_handle`](crate::Guard::into_handle) creates it, and [`Locks::adopt`](crate::Locks::adopt)
 /// turns it into a guard again, in any process that uses the same store.
 ///
-/// Nobody renews the hold meanwhile: it ends with its lease. The handle suffices to release the lock, so it is a secret: `Debug` hides that part,
+/// The hold is not renewed meanwhile: it ends with its lease. The handle suffices to release the lock, so it is a secret: `Debug` hides that part,
 /// and there is no `Display`; [`to_text`](Self::to_text) is explicit.
 ///
 /// ```

@@ -31,6 +31,11 @@ pub trait Target: Send + Sync + 'static {
         Ok(None)
     }
 
+    /// Describes the [`leftovers`](Self::leftovers), for the message of a case that has found some; nothing by default.
+    async fn leftovers_text(&self) -> Option<String> {
+        None
+    }
+
     /// Returns the errors that the store's server has logged because of this namespace: statements that it refused, for instance, which
     /// no caller notices because they ran in the background. A case fails if there is one; none by default.
     async fn errors_logged(&self) -> Vec<String> {

@@ -227,9 +227,12 @@ impl Trial {
             Some(list) => self.on_io(list).await,
             None => Vec::new(),
         };
+        let target = self.target.clone();
+        let text = on_io("testkit", async move { Ok(target.leftovers_text().await) }).await;
         panic!(
-            "{what}: expected {count} entries in the store, found {} after {SOON:?}; inspection shows {shown:?}",
-            found.unwrap_or_default()
+            "{what}: expected {count} entries in the store, found {} after {SOON:?}{}; inspection shows {shown:?}",
+            found.unwrap_or_default(),
+            text.map_or_else(String::new, |text| format!(" ({text})")),
         );
     }
 

@@ -73,12 +73,12 @@ pub use fence_schema::FenceSchema;
 pub use polylock_core::{
     self as core, Attempt, BreakLock, BreakNotice, Capabilities, Change, ChangeKind, Clock, ConfigError,
     Election, Entry, Error, FailedRelease, Fault, Fencing, FencingToken, Guard, GuardEvent, GuardEvents,
-    HoldLifetime, InvalidName, Label, LastRun, Leader, LeaderWatch, Leadership, Lock, LockName, LockStatus,
-    LostReason, Mode, Modes, Moment, MultiGuard, MultiLock, Namespaces, NotAcquired, Notifications, Once,
-    OnceBegin, OnceOutcome, Operation, Options, Order, Outage, OwnerId, PastGrant, Progress, Renewals,
-    Result, RunOutcome, RunReport, Scope, Semaphore, SemaphoreStatus, ShutdownReport, SlotGuard, SlotStatus,
-    Store, StoreConfig, SystemClock, Term, Unavailable, UnknownMode, Watch, WatchEvent, WatchState,
-    WatchedLock, duration, metrics,
+    HoldHandle, HoldLifetime, InvalidHandle, InvalidName, Label, LastRun, Leader, LeaderWatch, Leadership,
+    Lock, LockName, LockStatus, LostReason, Mode, Modes, Moment, MultiGuard, MultiLock, Namespaces,
+    NotAcquired, Notifications, Once, OnceBegin, OnceOutcome, Operation, Options, Order, Outage, OwnerId,
+    PastGrant, Progress, Renewals, Result, RunOutcome, RunReport, Scope, Semaphore, SemaphoreStatus,
+    ShutdownReport, SlotGuard, SlotStatus, Store, StoreConfig, SystemClock, Term, Unavailable, UnknownMode,
+    Upgrade, Watch, WatchEvent, WatchState, WatchedLock, duration, metrics,
     url::{Keys, StoreUrl},
 };
 pub use schemes::{read_url, register, schemes};

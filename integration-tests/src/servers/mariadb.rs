@@ -78,7 +78,7 @@ impl ServerKind for MariaDb {
              bind-address=127.0.0.1\n\
              skip-name-resolve\n\
              skip-log-bin\n\
-             max_connections=300\n\
+             max_connections=800\n\
              innodb_buffer_pool_size=32M\n\
              {REDO_LOG}\n",
         );

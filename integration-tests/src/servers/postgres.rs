@@ -75,7 +75,7 @@ impl ServerKind for Postgres {
         set(&format!("port={port}"));
         set("listen_addresses=127.0.0.1");
         set("unix_socket_directories=");
-        set("max_connections=300");
+        set("max_connections=800");
         set("shared_buffers=32MB");
         // Files in its directory, because files in /dev/shm would outlive it.
         set("dynamic_shared_memory_type=mmap");

@@ -21,6 +21,8 @@ pub struct Namespace {
     directory: TempDir,
     pub(super) entries: Entries,
     pub(super) log: Option<Log>,
+    /// The query that describes the entries in a text.
+    pub(super) entries_text_sql: Option<String>,
     /// The statements that delete all rows of its tables.
     pub(super) delete_sql: Option<String>,
 }
@@ -133,21 +135,23 @@ pub fn tables_of(server: &Server, scheme: &str) -> Result<Namespace, Missing> {
 /// [`Missing`] if the directory can't be created.
 pub fn sessions_of(server: &Server, scheme: &str) -> Result<Namespace, Missing> {
     let (url, table) = url_of(server, scheme);
-    let (mut counts, mut log) = (
-        format!(
-            "(SELECT count(*) FROM {table}_rows WHERE part = 1), (SELECT count(*) FROM {table}_sessions)"
-        ),
-        None,
-    );
+    let rows = |part: u8| format!("(SELECT count(*) FROM {table}_rows WHERE part = {part})");
+    let sessions = format!("(SELECT count(*) FROM {table}_sessions)");
+    let (mut counts, mut log) = (vec![rows(1), sessions], None);
     if scheme == "postgres" {
-        // Rows, or transactions that have locked rows.
-        counts += &format!(
-            ", (SELECT count(DISTINCT pid) FROM pg_locks WHERE relation = '{table}_rows'::regclass AND mode = 'RowShareLock')"
-        );
+        // The transactions that have locked rows.
+        counts.push(format!(
+            "(SELECT count(DISTINCT pid) FROM pg_locks WHERE relation = '{table}_rows'::regclass AND mode = 'RowShareLock')"
+        ));
         log = Log::of(server, &table);
     }
-    let entries = Entries::Rows(format!("SELECT greatest({counts})"));
-    Ok(namespace(format!("{url}{PESSIMISTIC}"), entries)?.with_log(log))
+    let entries = Entries::Rows(format!("SELECT greatest({})", counts.join(", ")));
+    let kinds = ["', rows of part 1: '", "', records: '", "', transactions: '"];
+    let texts: Vec<String> =
+        kinds.iter().zip(&counts).map(|(kind, count)| format!("{kind}, {count}")).collect();
+    let text = format!("SELECT concat('rows of part 0: ', {}, {})", rows(0), texts.join(", "));
+    let namespace = namespace(format!("{url}{PESSIMISTIC}"), entries)?;
+    Ok(Namespace { log, entries_text_sql: Some(text), ..namespace })
 }
 
 /// Returns the URL with a unique prefix for the tables, and the prefix.
@@ -175,7 +179,7 @@ fn count_of(table: &str) -> String {
 
 pub(super) fn namespace(url: String, entries: Entries) -> Result<Namespace, Missing> {
     let directory = TempDir::new().map_err(|error| Missing(format!("no directory for a file: {error}")))?;
-    Ok(Namespace { url, directory, entries, log: None, delete_sql: None })
+    Ok(Namespace { url, directory, entries, log: None, entries_text_sql: None, delete_sql: None })
 }
 
 /// A namespace in which every lock is acquired in both of these. Inspection counts the entries.
@@ -201,7 +205,7 @@ pub(super) fn file(durability: &str) -> Result<Namespace, Missing> {
     let url = format!("sqlite://{}?polylock.durability={durability}", path.display());
     let entries = Entries::Rows(count_of(sqlite::Config::DEFAULT_NAMESPACE));
     let delete_sql = Some(delete_statements(sqlite::Config::DEFAULT_NAMESPACE, TABLES));
-    Ok(Namespace { url, directory, entries, log: None, delete_sql })
+    Ok(Namespace { url, directory, entries, log: None, entries_text_sql: None, delete_sql })
 }
 
 impl Namespace {

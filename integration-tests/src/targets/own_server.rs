@@ -153,6 +153,10 @@ impl Target for Own {
     async fn leftovers(&self) -> Result<Option<u64>> {
         self.namespace.leftovers().await
     }
+
+    async fn leftovers_text(&self) -> Option<String> {
+        self.namespace.leftovers_text().await
+    }
 }
 
 #[async_trait]

@@ -96,6 +96,16 @@ impl Target for Namespace {
         Ok(Some(entries.unwrap_or_else(|error| panic!("can't count the entries: {error}"))))
     }
 
+    async fn leftovers_text(&self) -> Option<String> {
+        let (sql, (server, _)) = (self.entries_text_sql.as_deref()?, self.url.split_once('?')?);
+        let text = if server.starts_with("postgres") {
+            first_value::<Postgres, String>(server.parse().ok()?, sql).await
+        } else {
+            first_value::<MySql, String>(server.parse().ok()?, sql).await
+        };
+        Some(text.unwrap_or_else(|error| error.to_string()))
+    }
+
     async fn errors_logged(&self) -> Vec<String> {
         self.log.as_ref().map_or_else(Vec::new, Log::errors)
     }
@@ -158,23 +168,26 @@ impl Namespace {
     async fn rows(&self, sql: &str) -> sqlx::Result<u64> {
         let (server, _) = self.url.split_once('?').unwrap_or((&self.url, ""));
         let rows = match server.split_once(':') {
-            Some(("postgres", _)) => count::<Postgres>(server.parse()?, sql).await?,
-            Some(("mysql", _)) => count::<MySql>(server.parse()?, sql).await?,
+            Some(("postgres", _)) => first_value::<Postgres, i64>(server.parse()?, sql).await?,
+            Some(("mysql", _)) => first_value::<MySql, i64>(server.parse()?, sql).await?,
             _ => {
                 let options = SqliteConnectOptions::new().filename(self.file("locks.db"));
-                count::<Sqlite>(options, sql).await?
+                first_value::<Sqlite, i64>(options, sql).await?
             }
         };
         Ok(rows.unsigned_abs())
     }
 }
 
-/// Returns the count of the query `sql`, without the store.
-async fn count<DB: Database>(options: <DB::Connection as Connection>::Options, sql: &str) -> sqlx::Result<i64>
+/// Returns the first value of the reply to `sql`, without the store.
+async fn first_value<DB: Database, T>(
+    options: <DB::Connection as Connection>::Options,
+    sql: &str,
+) -> sqlx::Result<T>
 where
     for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
     usize: ColumnIndex<DB::Row>,
-    for<'r> i64: Decode<'r, DB> + Type<DB>,
+    for<'r> T: Decode<'r, DB> + Type<DB>,
 {
     let mut connection = <DB::Connection as Connection>::connect_with(&options).await?;
     let rows = sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).fetch_one(&mut connection).await?.try_get(0)?;

@@ -55,6 +55,6 @@ pub(crate) struct Renew {
 pub(crate) struct Handle {
     /// Handle that `polylock acquire` has printed, or - to read it from stdin
     ///
-    /// Whoever has it can release the lock, and other users can read command lines: on a machine with other users, pass it by stdin.
+    /// The handle suffices to release the lock, and other users of the machine can read command lines: pass it by stdin there.
     pub(crate) handle: String,
 }

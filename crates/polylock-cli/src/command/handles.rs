@@ -9,12 +9,11 @@ use std::{
 };
 
 use clap::Parser;
-use polylock::{Error, Guard, HoldHandle, InvalidHandle, Label, LockName, Locks};
+use polylock::{Clock, Error, Guard, HoldHandle, InvalidHandle, Label, LockName, Locks, SystemClock};
 use rustix::process::{Pid, Signal, setsid};
 use serde_json::json;
 use tokio::sync::oneshot;
 
-use super::open;
 use crate::{
     args::{self, Acquire, Cli, Global, Handle, Renew},
     exit::{self, Failure, INTERNAL, USAGE},
@@ -25,7 +24,7 @@ use crate::{
 };
 
 /// The hidden word before the arguments of a keeper: the process that `--while-pid` leaves behind. It acquires the lock itself, so neither
-/// the store's URL nor the handle is passed to anybody.
+/// the store's URL nor the handle is passed to another process.
 const KEEPER: &str = "__keeper";
 
 /// The interval at which a keeper looks for the process.
@@ -57,7 +56,7 @@ pub(crate) async fn acquire(global: &Global, args: &Acquire, output: &Output) ->
 /// Renews a hold.
 pub(crate) async fn renew(global: &Global, args: &Renew, output: &Output) -> Result<u8, Failure> {
     let hold = parse(&args.handle)?;
-    let locks = open(global, output).await?.0;
+    let locks = connect(global, None, output).await?;
     let guard = locks.adopt_for(&hold, args.lease.unwrap_or(hold.ttl())).await?;
     let expires_in = guard.remaining();
     let hold = guard.into_handle()?;
@@ -75,7 +74,7 @@ pub(crate) async fn renew(global: &Global, args: &Renew, output: &Output) -> Res
 /// Releases a hold.
 pub(crate) async fn release(global: &Global, handle: &Handle, output: &Output) -> Result<u8, Failure> {
     let hold = parse(handle)?;
-    let guard = open(global, output).await?.0.adopt(&hold).await?;
+    let guard = connect(global, None, output).await?.adopt(&hold).await?;
     guard.release().await?;
     Ok(0)
 }
@@ -84,12 +83,7 @@ async fn acquired(global: &Global, args: &Acquire, output: &Output) -> Result<Gu
     LockName::new(&args.name)?;
     let label = args.label.clone().unwrap_or_else(user::name);
     Label::new(&label)?;
-    let store = store::choose(global, output)?;
-    let mut locks = Locks::builder_from_config(store.config);
-    if let Some(outage) = args.waiting.outage {
-        locks = locks.outage(outage);
-    }
-    let locks = locks.connect().await?;
+    let locks = connect(global, args.waiting.outage, output).await?;
     let mut lock = locks.lock(&args.name).mode(args.mode()).label(label);
     if !args.hold && args.while_pid.is_none() {
         lock = lock.ttl(args.lease);
@@ -102,6 +96,15 @@ async fn acquired(global: &Global, args: &Acquire, output: &Output) -> Result<Gu
         let failure = Failure::from(error);
         Failure { code: code.unwrap_or(failure.code), ..failure }
     })
+}
+
+/// Opens the store. An outage is retried, because a script that calls these commands can't do that better.
+async fn connect(global: &Global, outage: Option<Duration>, output: &Output) -> Result<Locks, Failure> {
+    let mut locks = Locks::builder_from_config(store::choose(global, output)?.config);
+    if let Some(outage) = outage {
+        locks = locks.outage(outage);
+    }
+    Ok(locks.connect().await?)
 }
 
 fn print(hold: &HoldHandle, expires_in: Duration, output: &Output) -> Result<(), Failure> {
@@ -217,7 +220,7 @@ async fn keep(global: &Global, args: &Acquire, output: &Output) -> Result<u8, Fa
 
 async fn ended(process: &Process) {
     while !process.has_ended() {
-        tokio::time::sleep(CHECK_INTERVAL).await;
+        SystemClock.sleep_until(SystemClock.now() + CHECK_INTERVAL).await;
     }
 }
 

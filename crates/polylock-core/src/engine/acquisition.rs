@@ -29,7 +29,7 @@ use crate::{
 
 /// The time limit for the store's first reply, even if the caller would wait less: a wait of 5 ms limits the time in the queue, and
 /// does not mean that a store has failed that takes 6 ms to reply.
-const FIRST_REPLY: Duration = Duration::from_millis(500);
+pub(super) const FIRST_REPLY: Duration = Duration::from_millis(500);
 
 /// The longest pause before a failed claim is retried, before the jitter: a request that reaches the head of the queue during an
 /// outage is at most a second late when the store is back.

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use super::{
+    acquisition::FIRST_REPLY,
     hold_limits::HoldLimits,
     shared_hold::{SharedHold, StoreHandle},
 };
 use crate::{
-    Error, FencingToken, HoldHandle, HoldLifetime, KeepAlive, LostReason, Operation, Request, Result, io,
+    Error, FencingToken, Grant, HoldHandle, HoldLifetime, KeepAlive, LostReason, Mode, Operation, Request,
+    Result, io,
 };
-use crate::{Grant, Mode};
 
 impl SharedHold {
     pub(crate) fn hold_handle(&self) -> Result<HoldHandle> {
@@ -40,7 +41,7 @@ pub(crate) async fn adopt(
         let (context, request) = (context.clone(), request.clone());
         async move {
             let sent = context.now();
-            let (until, end) = (sent + context.options.outage, sent + request.ttl);
+            let (until, end) = (sent + context.options.outage.max(FIRST_REPLY), sent + request.ttl);
             (sent, context.renew_until(&request, until, end).await)
         }
     };

@@ -132,7 +132,7 @@ impl SharedHold {
 
     /// Ends the hold in this process without a release.
     pub(super) fn leave_without_release(&mut self) -> Result<()> {
-        self.leave().map(|_| ()).or_else(|ended| Err(ended.into_lost(self.hold.name())))?;
+        self.leave().map(drop).map_err(|ended| ended.into_lost(self.hold.name()))?;
         self.released = true;
         self.hold.left_to_expire();
         Ok(())

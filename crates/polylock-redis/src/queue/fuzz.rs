@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use polylock_core::{FencingToken, KeepAlive};
+use polylock_core::{FencingToken, KeepAlive, Mode};
 use redis::Value;
 
 use super::{
@@ -24,7 +24,8 @@ fn queue_replies(input: &[u8]) {
     for parts in parts.into_iter().flat_map(|(holders, waiters)| holders.into_iter().chain(waiters)) {
         let (token, mode) = (FencingToken::new(parts.0), parts.1);
         let Some(entry) = entry(parts) else { continue };
-        assert_eq!((entry.token, i64::from(entry.mode.bit())), (token, mode));
+        let mode = u8::try_from(mode).ok().and_then(Mode::from_bits);
+        assert_eq!((entry.token, Some(entry.mode)), (token, mode));
         assert!(!entry.label.contains(char::is_control) && !entry.owner.as_str().contains(char::is_control));
     }
 }

@@ -112,8 +112,9 @@ fn statements(config: &Config) -> Statements {
     let holds = include_str!("statements/pessimistic/holds.sql");
     Statements {
         enter: lock_statements(include_str!("statements/pessimistic/enter.sql")),
+        wait_limits: template(include_str!("statements/pessimistic/wait_limits.sql")),
         wait: lock_statements(include_str!("statements/pessimistic/wait.sql")),
-        wait_on: lock_statements(include_str!("statements/pessimistic/wait_on.sql")),
+        wait_again: template(include_str!("statements/pessimistic/wait_again.sql")),
         confirm: Template::new(&text(
             include_str!("statements/pessimistic/confirm.sql"),
             "$1",

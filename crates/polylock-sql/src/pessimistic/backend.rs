@@ -33,12 +33,15 @@ const NOTIFICATION_WAIT: Duration = Duration::from_millis(100);
 /// The pauses between the attempts to delete the rows of a session that has ended: those of the operation that ends it, and the longer
 /// ones after it. A waiter on a dead machine uses the rows for a [`SLICE`](super::SLICE).
 const CLEAR_PAUSES: [Duration; 3] = [Duration::from_millis(20); 3];
-const LATER_CLEAR_PAUSES: [Duration; 16] = {
-    let mut pauses = [Duration::from_secs(1); 16];
-    pauses[0] = Duration::from_millis(200);
-    pauses[1] = Duration::from_millis(400);
-    pauses
-};
+const LATER_CLEAR_PAUSES: [Duration; 7] = [
+    Duration::from_millis(200),
+    Duration::from_millis(400),
+    Duration::from_millis(800),
+    Duration::from_millis(1600),
+    Duration::from_millis(3200),
+    Duration::from_millis(6400),
+    Duration::from_millis(12_800),
+];
 /// The time that a release waits for a renewal in progress.
 const RENEWAL_WAIT: Duration = Duration::from_millis(250);
 

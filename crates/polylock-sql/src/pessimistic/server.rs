@@ -46,10 +46,12 @@ pub(crate) struct Statements {
     /// Inserts the rows of `$1`, opens the transaction, joins the users of the name and tries its lock. The server ends the
     /// transaction after `$2` ms of silence. `$3` and `$4` are random, for servers that identify a session by them.
     pub(crate) enter: LockStatements,
-    /// Waits for the lock of `$1`, for one slice of time. From then on the limit of silence is `$2` ms.
+    /// Prepares a wait. From then on the limit of silence is `$1` ms.
+    pub(crate) wait_limits: Template,
+    /// Waits for the lock of `$1`, for one slice of time.
     pub(crate) wait: LockStatements,
-    /// Waits for another slice of time.
-    pub(crate) wait_on: LockStatements,
+    /// Prepares the wait for another slice of time.
+    pub(crate) wait_again: Template,
     /// Confirms that the transaction is the one that was opened, and reads whether the hold of name `$4` and request `$5` is
     /// marked as broken. From then on the limit of silence is `$1` ms; `$2` and `$3` are the session's identity.
     pub(crate) confirm: Template,

@@ -152,13 +152,13 @@ impl Session {
         mode: Mode,
         limit: Duration,
     ) -> Result<(), sqlx::Error> {
-        let server = self.server.clone();
-        let (wait, wait_on) =
-            (server.statements().wait.for_mode(mode), server.statements().wait_on.for_mode(mode));
-        let arguments = [name_argument(name), millis(limit)];
-        let mut answer = self.send(wait, &arguments).await;
+        let (server, name) = (self.server.clone(), [name_argument(name)]);
+        let statements = server.statements();
+        self.send(&statements.wait_limits, &[millis(limit)]).await?;
+        let mut answer = self.send(statements.wait.for_mode(mode), &name).await;
         while answer.as_ref().is_err_and(|error| server.is_locked(error)) {
-            answer = self.send(wait_on, &arguments).await;
+            self.send(&statements.wait_again, &[]).await?;
+            answer = self.send(statements.wait.for_mode(mode), &name).await;
         }
         if answer?.contains(&ReplyRow::Locked) {
             return Ok(());

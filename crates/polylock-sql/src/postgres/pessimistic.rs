@@ -94,8 +94,9 @@ fn statements(config: &Config) -> Statements {
     let holds = include_str!("statements/pessimistic/holds.sql");
     Statements {
         enter: lock_statements(include_str!("statements/pessimistic/enter.sql")),
+        wait_limits: template(include_str!("statements/pessimistic/wait_limits.sql")),
         wait: lock_statements(include_str!("statements/pessimistic/wait.sql")),
-        wait_on: lock_statements(include_str!("statements/pessimistic/wait_on.sql")),
+        wait_again: template(include_str!("statements/pessimistic/wait_again.sql")),
         confirm: template(include_str!("statements/pessimistic/confirm.sql")),
         limit: template(include_str!("statements/pessimistic/limit.sql")),
         // The transaction has no changes to keep, and a rollback does not wait for the disk.

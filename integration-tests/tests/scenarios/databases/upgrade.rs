@@ -1,7 +1,6 @@
 //! From one version of the tables to the next, with programs of both versions at work.
 //!
-//! There is one version so far. The next one is the same program with one more step and with separate routines, which use the columns that
-//! the step adds.
+//! The next version is the same program with one more step and with separate routines, which use the columns that the step adds.
 
 use std::time::Duration;
 

@@ -5,8 +5,8 @@
 -- Clock:     read for each row.
 {begin}
 SET LOCAL synchronous_commit = {sync};
-DELETE FROM {p}_runs WHERE name IN (
-    SELECT name FROM {p}_runs WHERE expires_at <= {now} LIMIT 100 FOR UPDATE SKIP LOCKED);
+WITH expired AS MATERIALIZED (SELECT name FROM {p}_runs WHERE expires_at <= {now} LIMIT 100 FOR UPDATE SKIP LOCKED)
+DELETE FROM {p}_runs AS entry USING expired WHERE entry.name = expired.name;
 INSERT INTO {p}_runs AS entry (name, token, revision, contents, expires_at) VALUES ($1, $2, $3, $4, {now} + $5)
 ON CONFLICT (name) DO UPDATE SET token = excluded.token, revision = excluded.revision, contents = excluded.contents,
     expires_at = excluded.expires_at

@@ -144,8 +144,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "pessimistic: rows in use are taken for unused",
         file: "crates/polylock-sql/src/postgres/statements/pessimistic/enter.sql",
-        from: "part = 0 FOR SHARE",
-        to: "part = 0",
+        from: "part = 0 FOR SHARE;",
+        to: "part = 0;",
         test: (
             "scenarios",
             "databases::pessimistic::on_postgres::rows_of_dead_holders_are_deleted_when_a_store_is_opened",

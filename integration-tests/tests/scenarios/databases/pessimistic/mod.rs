@@ -42,6 +42,7 @@ on_every_database! {
     a_killed_holder_frees_the_lock_at_once
     a_stopped_holder_loses_the_lock_by_the_servers_clock
     a_withdrawn_waiter_leaves_no_transaction_on_the_server
+    waiters_withdrawn_at_any_moment_leave_at_once
     a_killed_waiter_delays_no_other_waiter
     a_stopped_waiter_keeps_a_granted_lock_for_its_queue_lease
     a_waiter_with_a_closed_connection_continues_to_wait
@@ -150,6 +151,31 @@ async fn a_withdrawn_waiter_leaves_no_transaction_on_the_server(database: &TestD
     guard.release().await.unwrap();
     database.wait_for_transactions(0, "no waiter was granted the lock").await;
     // A withdrawal that has ended its session by force deletes the rows in the background.
+    clock::until("the rows are deleted", async || database.count_names().await == 0).await;
+}
+
+/// MariaDB sends no reply to a message of several statements if the waiter is cancelled between two of them.
+async fn waiters_withdrawn_at_any_moment_leave_at_once(database: &TestDatabase) {
+    let (here, there) = (database.open(LONG_TTL).await, database.open(LONG_TTL).await);
+    let guard = here.lock("n").acquire().await.unwrap();
+    let waiter = |offset| {
+        let there = there.clone();
+        async move {
+            for wait in 0_u64..300 {
+                let wait = Duration::from_micros(100 * (1 + (wait * 7 + offset) % 50));
+                let refused = there.lock("n").wait(wait).acquire().await.unwrap_err();
+                assert!(refused.is_not_acquired() || refused.is_temporary(), "{refused}");
+            }
+        }
+    };
+    let waiters: Vec<_> = (0..8).map(|offset| tokio::spawn(waiter(offset))).collect();
+    for waiter in waiters {
+        waiter.await.unwrap();
+    }
+    let began = now();
+    database.wait_for_transactions(1, "the holder alone is left").await;
+    assert!(now().since(began) < TOLERANCE, "all have left after {:?}", now().since(began));
+    guard.release().await.unwrap();
     clock::until("the rows are deleted", async || database.count_names().await == 0).await;
 }
 

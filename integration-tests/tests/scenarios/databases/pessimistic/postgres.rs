@@ -58,6 +58,32 @@ async fn locks_exclude_behind_a_pooler_in_transaction_mode() {
     guard.release().await.unwrap();
 }
 
+/// If the statistics of the table count one row, the planner repeats a locking subquery for each row that a `DELETE` joins with it.
+#[tokio::test(flavor = "multi_thread")]
+async fn releases_delete_all_rows_with_any_statistics() {
+    let server = postgres().unwrap();
+    let database = TestDatabase::on_postgres(server);
+    let locks = database.open(LONG_TTL).await;
+    let mut session = connection(server).await;
+    let one_row_counted = format!(
+        "INSERT INTO {0}_rows VALUES ('other', 0); ANALYZE {0}_rows; DELETE FROM {0}_rows WHERE name = 'other'",
+        database.table
+    );
+    session.execute(sqlx::raw_sql(AssertSqlSafe(one_row_counted))).await.unwrap();
+    locks.lock("n").acquire().await.unwrap().release().await.unwrap();
+    assert_eq!(database.count_names().await, 0, "the release left rows");
+
+    let mut dead = database.worker("hold", LONG_TTL, "n", &["1"]);
+    dead.expect_line("held");
+    assert!(!dead.kill().success());
+    database.wait_for_transactions(0, "the dead holder is gone").await;
+    clock::until("a sweep has deleted the rows", async || {
+        drop(database.open(LONG_TTL).await);
+        database.count_names().await == 0
+    })
+    .await;
+}
+
 /// An open transaction has advanced the sequence beyond the token, and that record is not on the disk yet.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_returned_token_survives_a_server_killed_immediately_afterwards() {
