@@ -63,7 +63,8 @@ impl Cycle {
             for (index, waiter) in lock.waiters.iter().enumerate() {
                 let ahead = lock.holders.iter().chain(&lock.waiters[..index]);
                 let others = ahead
-                    .filter(|other| other.owner != waiter.owner && waiter.mode.conflicts_with(other.mode));
+                    .filter(|other| other.owner != waiter.owner && waiter.mode.conflicts_with(other.mode))
+                    .filter(|other| !waiter.owner.is_process() && !other.owner.is_process());
                 let of_waiter = waits.entry(&waiter.owner).or_default();
                 of_waiter.extend(others.map(|other| Wait::new(&lock.name, waiter, other)));
             }
@@ -110,7 +111,7 @@ impl Cycle {
 
     /// Returns the owner of the youngest request in the cycle, which is refused.
     pub(crate) fn victim(&self) -> Option<&OwnerId> {
-        self.0.iter().min_by_key(|wait| wait.age).map(|wait| &wait.waiter)
+        self.0.iter().min_by_key(|wait| (wait.age, wait.waiter.as_str())).map(|wait| &wait.waiter)
     }
 }
 

@@ -152,6 +152,29 @@ impl Lock {
         self
     }
 
+    /// Checks this request for a [deadlock](crate::Options::deadlock_check) each time it has waited for `interval`.
+    ///
+    /// The youngest request of a cycle fails with [`Error::Deadlock`](crate::Error::Deadlock), at most about half a second after its check. A request of an owner that holds
+    /// the lock itself, in this process and not [reentrant](Self::reentrant), fails at once. The store must show its waiters to
+    /// [inspection](crate::Locks::inspect).
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use polylock_core::{Error, Locks, OwnerId};
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// # let locks = Locks::new(polylock_core::memory::connect());
+    /// let worker = OwnerId::unique();
+    /// let guard = locks.lock("a").owner(&worker).acquire().await?;
+    /// let again = locks.lock("a").owner(&worker).deadlock_check(Duration::from_secs(1)).acquire().await;
+    /// assert!(matches!(again, Err(Error::Deadlock { .. })));
+    /// # guard.release().await?;
+    /// # Ok::<(), Error>(()) }).unwrap();
+    /// ```
+    pub const fn deadlock_check(mut self, interval: Duration) -> Self {
+        self.options.deadlock_check = Some(interval);
+        self
+    }
+
     /// Sets the owner, as shown by inspection. The default is the owner of the [`Locks`](crate::Locks), which is `host:pid` if
     /// [nothing else](crate::LocksBuilder::owner) was set.
     pub fn owner(mut self, owner: &OwnerId) -> Self {
@@ -219,7 +242,21 @@ impl Lock {
         // Zero means no queueing; it can't be the time limit for the store's reply.
         let wait = self.options.wait.filter(|wait| !wait.is_zero());
         self.hold.check()?;
-        let limits = Limits { wait, outage: self.options.outage, hold: self.hold };
+        if queues && !self.reentrant && self.options.deadlock_check.is_some() && !request.owner.is_process() {
+            let Request { name, owner, mode, .. } = &request;
+            if let Some(held) = self.handle.keeper.conflicting_hold(name, owner, *mode) {
+                let cycle = format!(
+                    "{owner} would wait for itself: it holds the lock in {held} and requests it in {mode}; a reentrant lock shares the hold"
+                );
+                return Err(Error::Deadlock { name: name.clone(), cycle });
+            }
+        }
+        let limits = Limits {
+            wait,
+            outage: self.options.outage,
+            deadlock_check: self.options.deadlock_check,
+            hold: self.hold,
+        };
         engine::acquire(self.handle, request, self.reentrant, limits, self.progress).await.map(Guard::new)
     }
 }

@@ -15,19 +15,30 @@ pub struct Options {
     pub wait: Option<Duration>,
     /// The time for which the store may be unreachable, without interruption, before waiting for a lock fails: 30 s by default.
     pub outage: Duration,
+    /// The time after which a waiting request is checked for a [deadlock](crate::Error::Deadlock); none (`None`) by default.
+    ///
+    /// It requires that every owner other than a whole process (`host:pid`) is one thread of control: while it waits for a lock, it releases none.
+    /// Otherwise requests that are in no deadlock may be refused.
+    pub deadlock_check: Option<Duration>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { ttl: Duration::from_secs(30), wait: None, outage: Duration::from_secs(30) }
+        Self {
+            ttl: Duration::from_secs(30),
+            wait: None,
+            outage: Duration::from_secs(30),
+            deadlock_check: None,
+        }
     }
 }
 
 impl Options {
     /// The keys of these settings.
-    pub const KEYS: [&str; 3] = ["polylock.ttl", "polylock.wait", "polylock.outage"];
+    pub const KEYS: [&str; 4] =
+        ["polylock.ttl", "polylock.wait", "polylock.outage", "polylock.deadlock_check"];
 
-    /// Takes `polylock.ttl`, `polylock.wait` and `polylock.outage`.
+    /// Takes `polylock.ttl`, `polylock.wait`, `polylock.outage` and `polylock.deadlock_check`.
     ///
     /// # Errors
     /// [`ConfigError`] on the key if its value is not a valid duration.
@@ -37,6 +48,7 @@ impl Options {
             ttl: keys.duration("polylock.ttl")?.unwrap_or(default.ttl),
             wait: keys.duration("polylock.wait")?,
             outage: keys.duration("polylock.outage")?.unwrap_or(default.outage),
+            deadlock_check: keys.duration("polylock.deadlock_check")?,
         })
     }
 }

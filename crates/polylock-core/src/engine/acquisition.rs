@@ -47,6 +47,7 @@ const LONGEST_DELAY: Duration = Duration::from_secs(1);
 pub(crate) struct Limits {
     pub(crate) wait: Option<Duration>,
     pub(crate) outage: Duration,
+    pub(crate) deadlock_check: Option<Duration>,
     /// The limits of the hold that begins.
     pub(crate) hold: HoldLimits,
 }

@@ -26,6 +26,7 @@ use tracing::span;
 use super::{
     acquisition::{Acquired, Acquisition, FirstClaim, Limits},
     context::{Running, StoreContext},
+    deadlock_check,
     lifecycle::Acquiring,
     local_queue::LocalPosition,
     pending::WorkGuard,
@@ -140,6 +141,9 @@ pub(super) async fn run(parts: Parts) {
         // Checked first, so that an abandoned acquisition does not claim again.
         () = reply.closed() => Ok(None),
         () = context.lifecycle.shutdown_begun() => Err(Error::ShutDown),
+        cycle = deadlock_check::victim(&context, &request, began, limits.deadlock_check) => {
+            Err(Error::Deadlock { name: request.name.clone(), cycle: cycle.to_string() })
+        }
         outcome = AssertUnwindSafe(acquisition.run(slot.as_ref(), &mut entered)).catch_unwind() => match outcome {
             Ok(outcome) => outcome.map(Some),
             Err(panic) => Err(io::failed(context.backend(), Operation::Wait, io::panicked(&*panic))),
@@ -166,7 +170,7 @@ pub(super) async fn run(parts: Parts) {
             let under_way = rollback.needed.then(|| context.pending.begin());
             drop(entered);
             let mut rollback = pin!(rollback.run(&context, &request));
-            if error.is_not_acquired() {
+            if error.is_not_acquired() || matches!(error, Error::Deadlock { .. }) {
                 // When the caller receives the error, its request is out of the queue, and no copy of its claim can be granted any more,
                 // if the store replies.
                 tokio::select! {
@@ -205,6 +209,7 @@ fn outcome_label(outcome: &Result<Option<Acquired>>) -> &'static str {
         Ok(None) | Err(Error::ShutDown) => "cancelled",
         Err(Error::NotAcquired { reason: NotAcquired::Busy, .. }) => "busy",
         Err(Error::NotAcquired { .. }) => "timeout",
+        Err(Error::Deadlock { .. }) => "deadlock",
         Err(_) => "error",
     }
 }

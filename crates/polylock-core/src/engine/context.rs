@@ -14,6 +14,7 @@ use tokio::sync::Semaphore;
 
 use super::{
     backoff::Backoff,
+    deadlock_check::Looks,
     gauges::{Gauge, Gauges},
     lifecycle::Lifecycle,
     local_queue::LocalQueues,
@@ -45,6 +46,8 @@ pub(crate) struct StoreContext {
     pub(crate) lifecycle: Arc<Lifecycle>,
     /// One permit for each claim that may be in flight.
     pub(crate) claims: Arc<Semaphore>,
+    /// The looks at the store for deadlocks.
+    pub(crate) looks: Looks,
     /// The number of operations that have succeeded on the store: while it grows, the store is not unavailable.
     pub(crate) replies: AtomicU64,
     /// The thread on which everything else of this store runs, once it was needed.

@@ -23,7 +23,8 @@ use tokio::sync::Notify;
 
 use super::{context::StoreContext, gauges::Gauge, hold::Hold, phase::Phase};
 use crate::{
-    KeepAlive, LockName, LostReason, Moment, Operation, Request, RequestId, Result, io, process, sync::lock,
+    KeepAlive, LockName, LostReason, Mode, Moment, Operation, OwnerId, Request, RequestId, Result, io,
+    process, sync::lock,
 };
 use due::Due;
 use state::{Kept, QueueLease, State, Waiter};
@@ -120,6 +121,14 @@ impl Keeper {
             drop(state);
             kept.record_end();
         }
+    }
+
+    /// Returns the mode in which `owner` holds `name` here, if that is in conflict with `mode`.
+    pub(crate) fn conflicting_hold(&self, name: &LockName, owner: &OwnerId, mode: Mode) -> Option<Mode> {
+        let state = self.lock();
+        let holds = state.holds.values().map(|kept| &kept.hold);
+        let mut of_owner = holds.filter(|hold| hold.name() == name && hold.request.owner == *owner);
+        of_owner.find_map(|hold| Some(hold.mode()).filter(|held| held.conflicts_with(mode)))
     }
 
     /// Ends all holds because of the shutdown, and returns them with the times until which their releases are worth retrying.

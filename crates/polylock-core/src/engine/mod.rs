@@ -8,6 +8,7 @@ mod backoff;
 mod connect;
 mod context;
 mod conversion;
+mod deadlock_check;
 mod first_claim;
 mod foreground;
 mod gauges;

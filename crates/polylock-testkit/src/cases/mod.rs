@@ -4,6 +4,7 @@ mod blocking;
 mod breaking;
 mod cancel;
 mod conversion;
+mod deadlocks;
 mod drop;
 mod election;
 mod events;
@@ -202,6 +203,13 @@ macro_rules! __cases {
                 a_hold_that_nobody_renews_ends_with_its_lease [Anywhere]
                 a_broken_hold_is_not_adopted [Anywhere Inspect]
                 a_hold_of_a_session_has_no_handle []
+            }
+            deadlocks {
+                of_two_owners_refuse_the_youngest_request [Inspect Order]
+                of_three_owners_are_found [Inspect Order]
+                are_not_reported_without_a_cycle [Inspect Order]
+                of_whole_processes_are_not_reported []
+                of_one_owner_are_refused_at_once []
             }
             names {
                 invalid_names_are_refused_before_any_io []
