@@ -56,42 +56,59 @@ impl Wait {
 pub(crate) struct Cycle(Vec<Wait>);
 
 impl Cycle {
-    /// Finds a shortest cycle through a wait of `owner`.
+    /// Finds a shortest cycle through a wait and a hold of `owner`.
+    ///
+    /// A cycle in which others only wait behind `owner` exists without `owner`, too: they wait for the same holder. So an owner without a hold is in
+    /// none, and each waiter of a queue is reached once for each mode. The time is linear in the entries.
     pub(crate) fn find(locks: &[LockStatus], owner: &OwnerId) -> Option<Self> {
-        let mut waits: HashMap<&OwnerId, Vec<Wait>> = HashMap::new();
-        for lock in locks {
+        let is_holder = |lock: &LockStatus| lock.holders.iter().any(|holder| holder.owner == *owner);
+        if owner.is_process() || !locks.iter().any(is_holder) {
+            return None;
+        }
+        let mut waiting: HashMap<&OwnerId, Vec<(usize, usize)>> = HashMap::new();
+        for (number, lock) in locks.iter().enumerate() {
             for (index, waiter) in lock.waiters.iter().enumerate() {
-                let ahead = lock.holders.iter().chain(&lock.waiters[..index]);
-                let others = ahead
-                    .filter(|other| other.owner != waiter.owner && waiter.mode.conflicts_with(other.mode))
-                    .filter(|other| !waiter.owner.is_process() && !other.owner.is_process());
-                let of_waiter = waits.entry(&waiter.owner).or_default();
-                of_waiter.extend(others.map(|other| Wait::new(&lock.name, waiter, other)));
+                waiting.entry(&waiter.owner).or_default().push((number, index));
             }
         }
         // Breadth first, with the wait by which each owner was reached.
-        let mut reached: HashMap<&OwnerId, &Wait> = HashMap::new();
+        let mut reached: HashMap<&OwnerId, Wait> = HashMap::new();
         let mut queue = VecDeque::from([owner]);
+        // The number of waiters that were reached from a waiter of this lock and mode.
+        let mut seen: HashMap<(usize, Mode), usize> = HashMap::new();
         while let Some(at) = queue.pop_front() {
-            for wait in waits.get(at).into_iter().flatten() {
-                if wait.other == *owner {
-                    return Some(Self::back_from(wait, owner, &reached));
-                }
-                if !reached.contains_key(&wait.other) {
-                    reached.insert(&wait.other, wait);
-                    queue.push_back(&wait.other);
+            for &(number, index) in waiting.get(at).into_iter().flatten() {
+                let lock = &locks[number];
+                let waiter = &lock.waiters[index];
+                let seen = seen.entry((number, waiter.mode)).or_default();
+                let ahead = lock.waiters.get(*seen..index).unwrap_or_default();
+                *seen = index.max(*seen);
+                for other in lock.holders.iter().chain(ahead) {
+                    if other.owner == waiter.owner
+                        || other.owner.is_process()
+                        || !waiter.mode.conflicts_with(other.mode)
+                    {
+                        continue;
+                    }
+                    if other.owner == *owner && other.token.is_some() {
+                        return Some(Self::back_from(Wait::new(&lock.name, waiter, other), owner, &reached));
+                    }
+                    if other.owner != *owner && !reached.contains_key(&other.owner) {
+                        reached.insert(&other.owner, Wait::new(&lock.name, waiter, other));
+                        queue.push_back(&other.owner);
+                    }
                 }
             }
         }
         None
     }
 
-    fn back_from(last: &Wait, owner: &OwnerId, reached: &HashMap<&OwnerId, &Wait>) -> Self {
-        let mut cycle = vec![last.clone()];
+    fn back_from(last: Wait, owner: &OwnerId, reached: &HashMap<&OwnerId, Wait>) -> Self {
+        let mut cycle = vec![last];
         while let Some(wait) =
             cycle.last().filter(|wait| wait.waiter != *owner).and_then(|wait| reached.get(&wait.waiter))
         {
-            cycle.push((*wait).clone());
+            cycle.push(wait.clone());
         }
         cycle.reverse();
         Self(cycle)
@@ -174,9 +191,10 @@ mod tests {
 
     #[test]
     fn a_waiter_ahead_is_waited_for_and_readers_are_not() {
-        // 1 holds a; 2 waits for it, ahead of 3; 3 holds b, for which 2 waits.
-        let locks = [lock("a", &[1, 2, 3]), lock("b", &[3, 2])];
+        // 1 holds a; 2 waits for it, ahead of 3; 3 holds b, for which 4 waits; 4 holds c, for which 2 waits.
+        let locks = [lock("a", &[1, 2, 3]), lock("b", &[3, 4]), lock("c", &[4, 2])];
         assert!(Cycle::find(&locks, &owner(3)).unwrap().to_string().contains("behind owner-2"));
+        assert_eq!(Cycle::find(&locks, &owner(2)), None, "it holds nothing");
         let readers = |holder, waiter| {
             let (holder, waiter) =
                 (entry(holder, Mode::Shared, true, 9), entry(waiter, Mode::Shared, false, 9));
@@ -206,7 +224,7 @@ mod tests {
     }
 
     proptest! {
-        /// A cycle is found if and only if the owner can reach itself.
+        /// A cycle is found if and only if the owner can reach a waiter for a lock that it holds.
         #[test]
         fn every_cycle_is_found_and_no_other(
             locks in prop::collection::vec(prop::collection::vec(0_usize..6, 1..4), 0..8),
@@ -235,7 +253,11 @@ mod tests {
             }
             for by in 0..6 {
                 let cycle = Cycle::find(&locks, &owner(by));
-                prop_assert_eq!(cycle.is_some(), reaches[by][by], "{:?}", locks);
+                let is_awaited = |waiter: &Entry| {
+                    (0..6).any(|from| from != by && waiter.owner == owner(from) && reaches[by][from])
+                };
+                let mut held = locks.iter().filter(|lock| lock.holders[0].owner == owner(by));
+                prop_assert_eq!(cycle.is_some(), held.any(|lock| lock.waiters.iter().any(is_awaited)), "{:?}", locks);
                 if let Some(Cycle(waits)) = cycle {
                     prop_assert_eq!(&waits[0].waiter, &owner(by));
                     for (wait, next) in waits.iter().zip(waits.iter().cycle().skip(1)) {

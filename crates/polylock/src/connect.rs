@@ -121,6 +121,12 @@ impl LocksBuilder {
         self.set("polylock.outage", outage)
     }
 
+    /// Sets the interval of the check for deadlocks, see [`Options::deadlock_check`](crate::Options::deadlock_check). It replaces
+    /// `polylock.deadlock_check` of the URL.
+    pub fn deadlock_check(self, interval: Duration) -> Self {
+        self.set("polylock.deadlock_check", interval)
+    }
+
     /// Sets the receiver of the progress of [`connect`](Self::connect), an outage of the store, for a display.
     pub fn progress(mut self, progress: &Progress) -> Self {
         self.progress = progress.clone();

@@ -49,7 +49,8 @@
 //! Every acquisition and every hold is a `tracing` span; losses are logged at ERROR, failed renewals and breaks at WARN, all other events
 //! at DEBUG. Log writers and recorders run on a thread of their own, so a blocking one does not cause the loss of a lock.
 //!
-//! Keys for every store, all with the prefix `polylock.`: `polylock.ttl`, `polylock.wait` and `polylock.outage` (see [`Options`]). An
+//! Keys for every store, all with the prefix `polylock.`: `polylock.ttl`, `polylock.wait`, `polylock.outage` and `polylock.deadlock_check` (see
+//! [`Options`]). An
 //! unknown key is an error with a suggestion, never ignored.
 //!
 //! With the feature `serde`, [`LocksConfig`] is the equivalent table of a config file, and `ConfigFile` a file with profiles.

@@ -15,10 +15,11 @@ use crate::{
 };
 
 /// The keys of a URL that contain no secret. A URL with other keys is not passed on.
-const PUBLIC: [&str; 11] = [
+const PUBLIC: [&str; 12] = [
     "polylock.ttl",
     "polylock.wait",
     "polylock.outage",
+    "polylock.deadlock_check",
     "polylock.namespace",
     "polylock.schema",
     "polylock.strategy",

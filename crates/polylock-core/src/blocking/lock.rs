@@ -40,6 +40,7 @@ options! {
     ttl(ttl: Duration);
     wait(wait: Duration);
     outage(outage: Duration);
+    deadlock_check(interval: Duration);
     max_hold(time: Duration);
     min_hold(time: Duration);
     mode(mode: Mode);

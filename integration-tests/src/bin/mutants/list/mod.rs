@@ -6,6 +6,7 @@ mod bench;
 mod cli;
 mod conversion;
 mod core;
+mod deadlock_check;
 mod election;
 mod handles;
 mod many;
@@ -33,6 +34,7 @@ pub(crate) fn mutants() -> impl Iterator<Item = &'static Mutant> {
         semaphore::MUTANTS,
         conversion::MUTANTS,
         handles::MUTANTS,
+        deadlock_check::MUTANTS,
         once::MUTANTS,
         election::MUTANTS,
         transition::MUTANTS,
