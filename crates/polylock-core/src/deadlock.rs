@@ -150,6 +150,8 @@ impl fmt::Display for Cycle {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -231,35 +233,27 @@ mod tests {
         ) {
             let locks: Vec<LockStatus> =
                 locks.iter().enumerate().map(|(index, owners)| lock(&index.to_string(), owners)).collect();
-            let mut reaches = [[false; 6]; 6];
+            let mut reaches: HashSet<(OwnerId, OwnerId)> = HashSet::new();
             for lock in &locks {
                 let all: Vec<&Entry> = lock.holders.iter().chain(&lock.waiters).collect();
-                for (index, waiter) in all.iter().enumerate().skip(1) {
-                    for other in &all[..index] {
-                        for from in 0..6 {
-                            for to in 0..6 {
-                                reaches[from][to] |= from != to && waiter.owner == owner(from) && other.owner == owner(to);
-                            }
-                        }
-                    }
+                for (index, waiter) in all.iter().enumerate() {
+                    let others = all[..index].iter().filter(|other| other.owner != waiter.owner);
+                    reaches.extend(others.map(|other| (waiter.owner.clone(), other.owner.clone())));
                 }
             }
-            for via in 0..6 {
-                for from in 0..6 {
-                    for to in 0..6 {
-                        reaches[from][to] |= reaches[from][via] && reaches[via][to];
-                    }
+            for _ in 0..3 {
+                let steps: Vec<_> = reaches.iter().cloned().collect();
+                for (from, via) in &steps {
+                    reaches.extend(steps.iter().filter(|step| step.0 == *via).map(|step| (from.clone(), step.1.clone())));
                 }
             }
-            for by in 0..6 {
-                let cycle = Cycle::find(&locks, &owner(by));
-                let is_awaited = |waiter: &Entry| {
-                    (0..6).any(|from| from != by && waiter.owner == owner(from) && reaches[by][from])
-                };
-                let mut held = locks.iter().filter(|lock| lock.holders[0].owner == owner(by));
+            for by in (0..6).map(owner) {
+                let cycle = Cycle::find(&locks, &by);
+                let is_awaited = |waiter: &Entry| waiter.owner != by && reaches.contains(&(by.clone(), waiter.owner.clone()));
+                let mut held = locks.iter().filter(|lock| lock.holders[0].owner == by);
                 prop_assert_eq!(cycle.is_some(), held.any(|lock| lock.waiters.iter().any(is_awaited)), "{:?}", locks);
                 if let Some(Cycle(waits)) = cycle {
-                    prop_assert_eq!(&waits[0].waiter, &owner(by));
+                    prop_assert_eq!(&waits[0].waiter, &by);
                     for (wait, next) in waits.iter().zip(waits.iter().cycle().skip(1)) {
                         prop_assert_eq!(&wait.other, &next.waiter);
                     }
