@@ -117,15 +117,9 @@ impl Semaphore {
         let mut taken = self.slot(&names, first).try_acquire().await?.map(|guard| (first, guard));
         if taken.is_none() {
             self.ensure_size(&names).await?;
-            let others = (0..self.slots).filter(|slot| *slot != first);
-            let tries = others.map(|slot| {
-                let lock = self.slot(&names, slot);
-                async move { (slot, lock.try_acquire().await) }
-            });
-            let mut tries: FuturesUnordered<_> = tries.collect();
-            while let Some((slot, outcome)) = tries.next().await {
-                // Those that are granted later are released with their futures.
-                if let Some(guard) = outcome? {
+            // One after the other: a try that is granted more than one slot makes the try of another caller fail.
+            for slot in (0..self.slots).filter(|slot| *slot != first) {
+                if let Some(guard) = self.slot(&names, slot).try_acquire().await? {
                     taken = Some((slot, guard));
                     break;
                 }

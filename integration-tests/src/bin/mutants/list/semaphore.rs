@@ -30,8 +30,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "semaphore: a try looks at one slot only",
         file: "crates/polylock-core/src/semaphore/lock.rs",
-        from: "let others = (0..self.slots).filter(|slot| *slot != first);",
-        to: "let others = (0..0).filter(|slot| *slot != first);",
+        from: "for slot in (0..self.slots).filter(|slot| *slot != first) {",
+        to: "for slot in (0..0).filter(|slot| *slot != first) {",
         test: ("conformance", "memory::semaphore::a_try_takes_any_free_slot"),
     },
     Mutant {
