@@ -147,7 +147,8 @@ impl Backend for Slow {
 /// The grant came after the last reply with a queue position, and may have come right after it.
 #[tokio::test]
 async fn the_lease_of_a_notified_grant_counts_from_the_last_keep_alive_of_the_queue_entry() {
-    let slow = Slow::notifying_after(2 * TTL);
+    // Between two keep-alives, which are a third of the TTL apart: the next one renews the hold.
+    let slow = Slow::notifying_after(11 * TTL / 6);
     let guard = locks(slow.clone()).lock("a").ttl(TTL).acquire().await.unwrap();
     assert_eq!(guard.fencing_token().get(), 7);
     let latest = *slow.queued_at.lock().unwrap() + TTL;
