@@ -8,10 +8,19 @@
 use std::{
     collections::{HashMap, VecDeque},
     fmt,
+    sync::Arc,
     time::Duration,
 };
 
-use crate::{Entry, LockName, LockStatus, Mode, OwnerId};
+use crate::{Entry, LockName, LockStatus, Mode, Moment, OwnerId};
+
+/// A look at all locks of a store.
+#[derive(Debug, Clone)]
+pub(crate) struct Look {
+    pub(crate) began: Moment,
+    pub(crate) ended: Moment,
+    pub(crate) locks: Arc<Vec<LockStatus>>,
+}
 
 /// The wait of an owner for another one.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -335,7 +335,7 @@ impl LocksBuilder {
             local_queues: Default::default(),
             lifecycle: Default::default(),
             claims: Arc::new(tokio::sync::Semaphore::new(claims_at_once)),
-            looks: Default::default(),
+            last_look: Default::default(),
             replies: AtomicU64::default(),
         };
         Locks { handle: Arc::new(StoreHandle::new(Arc::new(context))) }

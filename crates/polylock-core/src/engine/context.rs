@@ -14,7 +14,6 @@ use tokio::sync::Semaphore;
 
 use super::{
     backoff::Backoff,
-    deadlock_check::Looks,
     gauges::{Gauge, Gauges},
     lifecycle::Lifecycle,
     local_queue::LocalQueues,
@@ -24,6 +23,7 @@ use crate::{
     Clock, Error, Fault, HoldLifetime, KeepAlive, Label, LockName, Moment, Operation, Options, OwnerId,
     Release, Request, Result, Store, Unavailable,
     backend::Backend,
+    deadlock::Look,
     io::{self, Io, Started},
     metrics::{Measured, Metrics},
     observer,
@@ -46,8 +46,8 @@ pub(crate) struct StoreContext {
     pub(crate) lifecycle: Arc<Lifecycle>,
     /// One permit for each claim that may be in flight.
     pub(crate) claims: Arc<Semaphore>,
-    /// The looks at the store for deadlocks.
-    pub(crate) looks: Looks,
+    /// The last look at the store for deadlocks.
+    pub(crate) last_look: tokio::sync::Mutex<Option<Look>>,
     /// The number of operations that have succeeded on the store: while it grows, the store is not unavailable.
     pub(crate) replies: AtomicU64,
     /// The thread on which everything else of this store runs, once it was needed.

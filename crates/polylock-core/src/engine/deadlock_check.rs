@@ -5,46 +5,29 @@
 
 use std::{future::pending, sync::Arc, time::Duration};
 
-use tokio::sync::Mutex;
-
 use super::context::StoreContext;
-use crate::{Inspect, LockStatus, Moment, Operation, Request, deadlock::Cycle, io};
+use crate::{
+    Inspect, LockStatus, Moment, Operation, Request,
+    deadlock::{Cycle, Look},
+    io,
+};
 
 /// The time between two looks of a process at the store.
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// A look at all locks of the store.
-#[derive(Debug, Clone)]
-struct Look {
-    began: Moment,
-    ended: Moment,
-    locks: Arc<Vec<LockStatus>>,
-}
-
-/// The last look at the store.
-#[derive(Debug, Default)]
-pub(crate) struct Looks(Mutex<Option<Look>>);
-
-impl Looks {
-    /// Returns a look that began at `from` or later; `None` if the store can't be read.
-    async fn begun_at(
-        &self,
-        context: &StoreContext,
-        inspect: &Arc<dyn Inspect>,
-        from: Moment,
-    ) -> Option<Look> {
-        let mut last = self.0.lock().await;
-        if let Some(look) = last.as_ref().filter(|look| look.began >= from) {
-            return Some(look.clone());
-        }
-        let earliest = last.as_ref().map_or(from, |look| from.max(look.ended + INTERVAL));
-        context.until(earliest).await;
-        let began = context.now();
-        let locks = list(context, inspect.clone()).await?;
-        let look = Look { began, ended: context.now(), locks: Arc::new(locks) };
-        *last = Some(look.clone());
-        Some(look)
+/// Returns a look that began at `from` or later; `None` if the store can't be read.
+async fn look_begun_at(context: &StoreContext, inspect: &Arc<dyn Inspect>, from: Moment) -> Option<Look> {
+    let mut last = context.last_look.lock().await;
+    if let Some(look) = last.as_ref().filter(|look| look.began >= from) {
+        return Some(look.clone());
     }
+    let earliest = last.as_ref().map_or(from, |look| from.max(look.ended + INTERVAL));
+    context.until(earliest).await;
+    let began = context.now();
+    let locks = list(context, inspect.clone()).await?;
+    let look = Look { began, ended: context.now(), locks: Arc::new(locks) };
+    *last = Some(look.clone());
+    Some(look)
 }
 
 /// Lists all locks, in a task that an abort of this one does not interrupt.
@@ -91,8 +74,8 @@ async fn confirmed_cycle(
     request: &Request,
     from: Moment,
 ) -> Option<Cycle> {
-    let first = context.looks.begun_at(context, inspect, from).await?;
+    let first = look_begun_at(context, inspect, from).await?;
     let cycle = Cycle::find(&first.locks, &request.owner).filter(|it| it.victim() == Some(&request.owner))?;
-    let second = context.looks.begun_at(context, inspect, first.ended + INTERVAL).await?;
+    let second = look_begun_at(context, inspect, first.ended + INTERVAL).await?;
     cycle.is_confirmed_by(&second.locks, second.began.since(first.ended)).then_some(cycle)
 }
