@@ -6,8 +6,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "handles: the lock is released when the process gives its hold up",
         file: "crates/polylock-core/src/engine/shared_hold.rs",
-        from: "        self.released = true;\n        self.hold.left_to_expire();",
-        to: "        self.hold.left_to_expire();",
+        from: "        self.leave().map(drop).map_err(|ended| ended.into_lost(self.hold.name()))?;\n        self.released = true;\n",
+        to: "",
         test: ("conformance", "memory::handles::another_process_renews_and_releases_the_hold"),
     },
     Mutant {
