@@ -4,13 +4,6 @@ use super::Mutant;
 
 pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
-        name: "handles: the lock is released when the process gives its hold up",
-        file: "crates/polylock-core/src/engine/shared_hold.rs",
-        from: "        self.leave().map(drop).map_err(|ended| ended.into_lost(self.hold.name()))?;\n        self.released = true;\n",
-        to: "",
-        test: ("conformance", "memory::handles::another_process_renews_and_releases_the_hold"),
-    },
-    Mutant {
         name: "handles: a hold that has ended is adopted",
         file: "crates/polylock-core/src/engine/adopt.rs",
         from: "KeepAlive::Lost(reason) => return Err(Error::Lost { name: request.name.clone(), reason }),",
