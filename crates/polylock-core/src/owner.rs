@@ -62,7 +62,7 @@ impl OwnerId {
         Self(format!("{}/{:016x}", &**PROCESS, random_u64()).into())
     }
 
-    /// Returns true if the owner is a whole process, `host:pid`, of whose tasks some may release locks while others wait.
+    /// Returns true if the owner is a whole process, `host:pid`. Some of its tasks may release locks while others wait.
     pub(crate) fn is_process(&self) -> bool {
         self.0.rsplit_once(':').is_some_and(|(host, pid)| {
             !host.contains('/') && !pid.is_empty() && pid.bytes().all(|it| it.is_ascii_digit())

@@ -5,11 +5,10 @@
 
 use std::{future::pending, sync::Arc, time::Duration};
 
-use super::context::StoreContext;
+use super::{context::StoreContext, queue_reader::read};
 use crate::{
-    Inspect, LockStatus, Moment, Operation, Request,
+    Inspect, Moment, Request,
     deadlock::{Cycle, Look},
-    io,
 };
 
 /// The time between two looks of a process at the store.
@@ -24,25 +23,16 @@ async fn look_begun_at(context: &StoreContext, inspect: &Arc<dyn Inspect>, from:
     let earliest = last.as_ref().map_or(from, |look| from.max(look.ended + INTERVAL));
     context.until(earliest).await;
     let began = context.now();
-    let locks = list(context, inspect.clone()).await?;
+    let inspect = inspect.clone();
+    let listed = read(context, async move { inspect.list("").await }).await;
+    let locks = listed
+        .inspect_err(|error| {
+            tracing::debug!(error = error as &dyn std::error::Error, "could not look for deadlocks");
+        })
+        .ok()?;
     let look = Look { began, ended: context.now(), locks: Arc::new(locks) };
     *last = Some(look.clone());
     Some(look)
-}
-
-/// Lists all locks, in a task that an abort of this one does not interrupt.
-async fn list(context: &StoreContext, inspect: Arc<dyn Inspect>) -> Option<Vec<LockStatus>> {
-    let listing =
-        context.io().ok()?.spawn(Operation::Inspect.as_str(), async move { inspect.list("").await }).ok()?;
-    let backend = context.backend();
-    let failed = |error| Err(io::failed(backend, Operation::Inspect, io::join_error(error)));
-    match listing.await.unwrap_or_else(failed) {
-        Ok(locks) => Some(locks),
-        Err(error) => {
-            tracing::debug!(error = &error as &dyn std::error::Error, "could not look for deadlocks");
-            None
-        }
-    }
 }
 
 /// Completes when `request`, which has waited since `began`, is the victim of a deadlock. It is checked after `interval`, and again and again;

@@ -6,7 +6,7 @@ use futures_util::future::BoxFuture;
 use tokio::task::JoinHandle;
 
 use super::context::StoreContext;
-use crate::{Inspect, LockName, LockStatus, Operation, Progress, Result};
+use crate::{Inspect, LockName, Operation, Progress, Result};
 
 /// The task that reads them; it ends when this is dropped.
 #[derive(Debug)]
@@ -38,7 +38,8 @@ async fn keep_reading(
     progress.queue_read(None, &context.clock);
     loop {
         let interval = progress.queue_interest().await;
-        let status = read(&context, inspect.clone(), name.clone()).await;
+        let (inspect, name) = (inspect.clone(), name.clone());
+        let status = read(&context, async move { inspect.inspect(&name).await }).await;
         // If the store can't be read, there is no state to show.
         progress.queue_read(status.ok(), &context.clock);
         match interval {
@@ -48,16 +49,14 @@ async fn keep_reading(
     }
 }
 
-/// Reads the lock in a task of its own, which an abort does not interrupt.
-fn read(
-    context: &StoreContext,
-    inspect: Arc<dyn Inspect>,
-    name: LockName,
-) -> BoxFuture<'static, Result<LockStatus>> {
+/// Reads the store in a task of its own, which an abort does not interrupt.
+pub(super) fn read<T, F>(context: &StoreContext, reading: F) -> BoxFuture<'static, Result<T>>
+where
+    T: Send + 'static,
+    F: Future<Output = Result<T>> + Send + 'static,
+{
     let backend = context.backend();
-    let reading = context
-        .io()
-        .and_then(|io| io.spawn(Operation::Inspect.as_str(), async move { inspect.inspect(&name).await }));
+    let reading = context.io().and_then(|io| io.spawn(Operation::Inspect.as_str(), reading));
     Box::pin(async move {
         let failed =
             |error| Err(crate::io::failed(backend, Operation::Inspect, crate::io::join_error(error)));
