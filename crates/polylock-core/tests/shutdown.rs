@@ -3,18 +3,20 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
+    task::{self, Context},
+    time::{Duration, Instant},
 };
 
 use async_trait::async_trait;
 use futures_util::FutureExt;
 use polylock_core::{
     Backend, Capabilities, ClaimOutcome, Error, Fault, KeepAlive, Locks, LostReason, Operation, Options,
-    Release, Request, Result, Store, Unavailable, Wake, memory,
+    Release, Request, Result, ShutdownReport, Store, Unavailable, Wake, memory,
 };
+use tokio::{runtime::Handle, task::JoinHandle};
 
 fn locks() -> Locks {
     Locks::new(memory::connect())
@@ -169,6 +171,41 @@ async fn leaves_nothing_of_acquisitions_at_the_same_time() {
         }
         assert!(kept <= report.released, "{kept} guards, {report:?}");
     }
+}
+
+/// The wake-up of a task that watches a hold: the thread that ends the hold runs a shutdown, before it continues.
+struct ShutDownFirst {
+    locks: Locks,
+    shutdown: Mutex<Option<JoinHandle<Result<ShutdownReport>>>>,
+    runtime: Handle,
+}
+
+impl task::Wake for ShutDownFirst {
+    fn wake(self: Arc<Self>) {
+        let locks = self.locks.clone();
+        let shutdown = self.runtime.spawn(async move { locks.shutdown().await });
+        let by = Instant::now() + Duration::from_millis(300);
+        while !shutdown.is_finished() && Instant::now() < by {
+            std::thread::yield_now();
+        }
+        *self.shutdown.lock().unwrap() = Some(shutdown);
+    }
+}
+
+/// 1. A guard is dropped, and its hold has ended. 2. The shutdown finds no hold any more. 3. The drop sends its release.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waits_for_the_release_of_a_guard_whose_drop_is_in_progress() {
+    let store = memory::connect();
+    let (locks, other) = (Locks::new(store.clone()), Locks::new(store));
+    let guard = locks.lock("a").acquire().await.unwrap();
+    let mut lost = Box::pin(guard.lost());
+    let first = Arc::new(ShutDownFirst { locks, shutdown: Mutex::default(), runtime: Handle::current() });
+    assert!(lost.poll_unpin(&mut Context::from_waker(&first.clone().into())).is_pending());
+    drop(guard);
+    let shutdown = first.shutdown.lock().unwrap().take().unwrap();
+    let report = shutdown.await.unwrap().unwrap();
+    let left = other.list("").await.unwrap();
+    assert!(report.is_complete() && left.is_empty(), "{report:?}, {left:?}");
 }
 
 /// A store that does not reply to releases while it is silent.

@@ -216,11 +216,8 @@ async fn keep(keeper: Arc<Keeper>) {
     let (store, clock, wake) = (Arc::downgrade(&keeper), keeper.context.clock.clone(), keeper.wake.clone());
     let mut open = Some(keeper);
     while let Some(keeper) = open.take() {
-        let Some((due, next)) = keeper.take_due() else { return };
-        for kept in due.ended {
-            after_loss(&keeper.context, kept);
-        }
-        for batch in due.batches {
+        let Some((batches, next)) = keeper.take_due() else { return };
+        for batch in batches {
             keep_alive(&keeper, batch);
         }
         drop(keeper);
@@ -237,19 +234,23 @@ async fn keep(keeper: Arc<Keeper>) {
 }
 
 impl Keeper {
-    /// Returns everything that is due now and the time of the next check; `None` if nothing is left to keep and the task must
-    /// end.
-    fn take_due(&self) -> Option<(Due, Moment)> {
+    /// Ends the holds that are due now. Returns the batches that are due, and the time of the next check; `None` if nothing is left to keep
+    /// and the task must end.
+    fn take_due(&self) -> Option<(Vec<Vec<Arc<Request>>>, Moment)> {
         let now = self.context.now();
         let mut state = self.lock();
         if state.next() == Moment::NEVER && state.next_check.is_some_and(|next_check| next_check <= now) {
             state.next_check = None;
             return None;
         }
-        let due = due::take(&mut state, now, self.context.store.backend.capabilities());
+        let Due { ended, batches } = due::take(&mut state, now, self.context.store.backend.capabilities());
         let next = state.next().min(now + LINGER);
         state.next_check = Some(next);
-        Some((due, next))
+        // Under the lock: a shutdown at the same time finds either the hold, or the release that is counted here.
+        for kept in ended {
+            after_loss(&self.context, kept);
+        }
+        Some((batches, next))
     }
 }
 

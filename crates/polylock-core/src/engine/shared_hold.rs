@@ -304,14 +304,11 @@ impl Drop for SharedHold {
         if let Some(end) = self.hold.kept_until() {
             return self.keep_in_background(end);
         }
+        // Counted before the hold ends: a shutdown at the same time does not find the hold any more, and waits for this release.
+        let under_way = self.handle.context.pending.begin();
         let releasing = match self.leave() {
-            Ok(until) => {
-                let under_way = self.handle.context.pending.begin();
-                self.hold.clone().release(until, "drop", 0, under_way).map(drop).boxed()
-            }
-            Err(_) if self.hold.is_kept_after_loss() => {
-                self.hold.clone().release_lost(self.handle.context.pending.begin()).boxed()
-            }
+            Ok(until) => self.hold.clone().release(until, "drop", 0, under_way).map(drop).boxed(),
+            Err(_) if self.hold.is_kept_after_loss() => self.hold.clone().release_lost(under_way).boxed(),
             // The hold was lost or released before.
             Err(_) => return,
         };

@@ -32,6 +32,17 @@ pub(super) const MUTANTS: &[Mutant] = &[
         test: ("shutdown", "leaves_nothing_of_acquisitions_at_the_same_time"),
     },
     Mutant {
+        name: "a shutdown that does not wait for the release of a guard whose drop is in progress",
+        file: "crates/polylock-core/src/engine/shared_hold.rs",
+        from: "Ok(until) => self.hold.clone().release(until, \"drop\", 0, under_way).map(drop).boxed(),",
+        to: "Ok(until) => {
+                drop(under_way);
+                let under_way = self.handle.context.pending.begin();
+                self.hold.clone().release(until, \"drop\", 0, under_way).map(drop).boxed()
+            }",
+        test: ("shutdown", "waits_for_the_release_of_a_guard_whose_drop_is_in_progress"),
+    },
+    Mutant {
         name: "a shutdown that does not wait for the releases of dropped guards",
         file: "crates/polylock-core/src/engine/shutdown.rs",
         from: "        context.pending.drained().await;
