@@ -7,14 +7,14 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     task::{self, Context},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use async_trait::async_trait;
 use futures_util::FutureExt;
 use polylock_core::{
-    Backend, Capabilities, ClaimOutcome, Error, Fault, KeepAlive, Locks, LostReason, Operation, Options,
-    Release, Request, Result, ShutdownReport, Store, Unavailable, Wake, memory,
+    Backend, Capabilities, ClaimOutcome, Clock, Error, Fault, KeepAlive, Locks, LostReason, Operation,
+    Options, Release, Request, Result, ShutdownReport, Store, SystemClock, Unavailable, Wake, memory,
 };
 use tokio::{runtime::Handle, task::JoinHandle};
 
@@ -184,8 +184,8 @@ impl task::Wake for ShutDownFirst {
     fn wake(self: Arc<Self>) {
         let locks = self.locks.clone();
         let shutdown = self.runtime.spawn(async move { locks.shutdown().await });
-        let by = Instant::now() + Duration::from_millis(300);
-        while !shutdown.is_finished() && Instant::now() < by {
+        let by = SystemClock.now() + Duration::from_millis(300);
+        while !shutdown.is_finished() && SystemClock.now() < by {
             std::thread::yield_now();
         }
         *self.shutdown.lock().unwrap() = Some(shutdown);
