@@ -20,6 +20,8 @@ pub struct Capabilities {
     pub fencing: Fencing,
     /// The carrier of a hold.
     pub hold_lifetime: HoldLifetime,
+    /// True if the store may free a lock before its lease ends, because the process that holds it has ended for certain.
+    pub frees_dead_holders: bool,
     /// The scope in which it can be reached.
     pub scope: Scope,
     /// The range of its TTLs, both ends included.
@@ -47,6 +49,7 @@ impl Capabilities {
             notifications: Notifications::Polled,
             fencing: Fencing::Durable,
             hold_lifetime: HoldLifetime::Lease,
+            frees_dead_holders: false,
             scope: Scope::Host,
             ttl,
             queue_lease: QueueLease::Entry,

@@ -281,16 +281,20 @@ impl Guard {
         self.shared_hold.hold_handle()
     }
 
-    /// Ends the hold in this process without a release, and returns the handle with which any process can [adopt](crate::Locks::adopt) it. Nobody
-    /// renews it meanwhile: acquire it with a [`ttl`](crate::Lock::ttl) that is long enough.
+    /// Renews the hold, ends it in this process without a release, and returns the handle with which any process can
+    /// [adopt](crate::Locks::adopt) it. The hold is not renewed meanwhile: acquire it with a [`ttl`](crate::Lock::ttl) that is long enough.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if the holds of the store end with their session, or if other reentrant guards have the same hold, which continues
-    /// with them; [`Error::Lost`] if the lock was lost before.
-    pub fn into_handle(self) -> Result<HoldHandle> {
+    /// with them; [`Error::Lost`] if the lock was lost before; [`Error::Unavailable`] if the store has not confirmed the renewal: the lock is
+    /// free at the latest when the lease ends.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the renewal continues, and the hold ends with its lease.
+    pub async fn into_handle(self) -> Result<HoldHandle> {
         let backend = self.hold().context.backend();
         let shared = Error::Unsupported { backend, capability: "a handle of a hold with several guards" };
-        Arc::into_inner(self.shared_hold).ok_or(shared)?.into_handle()
+        Arc::into_inner(self.shared_hold).ok_or(shared)?.into_handle().await
     }
 
     /// Keeps the lock for another `delay`, then releases it. Returns as soon as this process is no longer needed for that.

@@ -17,7 +17,7 @@ use crate::{FencingToken, LockName, Mode, Request, RequestId};
 /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
 /// # let locks = polylock_core::Locks::new(polylock_core::memory::connect());
 /// let guard = locks.lock("gpu").ttl(Duration::from_secs(2 * 3600)).acquire().await?;
-/// let text = guard.into_handle()?.to_text();
+/// let text = guard.into_handle().await?.to_text();
 ///
 /// // Later, in another process.
 /// let handle: HoldHandle = text.parse().unwrap();
@@ -48,7 +48,8 @@ impl HoldHandle {
 
     /// Returns the request, with its lease as TTL.
     pub(crate) fn request(&self, ttl: Duration) -> Request {
-        Request { id: self.id, ..Request::new(self.name.clone(), self.claimed, ttl) }
+        let request = Request::new(self.name.clone(), self.claimed, ttl);
+        Request { id: self.id, outlives_process: true, ..request }
     }
 
     /// Returns the name of the lock.

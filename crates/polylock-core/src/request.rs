@@ -56,6 +56,9 @@ pub struct Request {
     pub ttl: Duration,
     /// True if the request waits in the queue. Otherwise a claim that can't be granted at once leaves nothing in the store.
     pub queues: bool,
+    /// True if the hold may outlive the process that claims it: then it ends with its lease even in a store that
+    /// [frees](crate::Capabilities::frees_dead_holders) the locks of processes that have ended. A keep-alive changes it, too.
+    pub outlives_process: bool,
     /// True if [`QueuePosition::ahead`] is used. Otherwise a store need not count, if counting costs more with each waiter.
     pub wants_position: bool,
     /// The owner of the request, shown by inspection.
@@ -77,6 +80,7 @@ impl Request {
             mode,
             ttl,
             queues: true,
+            outlives_process: false,
             wants_position: true,
             owner: OwnerId::process(),
             label: None,

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod cli;
+mod dead_holders;
 mod election;
 mod exit;
 mod guides;

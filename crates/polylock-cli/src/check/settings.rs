@@ -30,6 +30,9 @@ pub(super) fn rows(locks: &Locks, ttl: Duration, warnings: Vec<String>) -> Vec<R
         _ => "waiters of other processes poll",
     };
     let lifetime = match capabilities.hold_lifetime {
+        HoldLifetime::Lease if capabilities.frees_dead_holders => {
+            "a lease, which ends with the process of the holder"
+        }
         HoldLifetime::Lease => "a lease, which outlives a connection",
         _ => "a session or connection",
     };

@@ -42,8 +42,8 @@ pub(crate) async fn acquire(global: &Global, args: &Acquire, output: &Output) ->
         signal = signals.next_termination() => return Ok(exit::SIGNAL + signal_number(signal)),
     };
     if !args.hold {
-        let expires_in = guard.remaining();
-        print(&guard.into_handle()?, expires_in, output)?;
+        let hold = guard.into_handle().await?;
+        print(&hold, hold.ttl(), output)?;
         return Ok(0);
     }
     print(&guard.handle()?, guard.remaining(), output)?;
@@ -58,10 +58,9 @@ pub(crate) async fn renew(global: &Global, args: &Renew, output: &Output) -> Res
     let hold = parse(&args.handle)?;
     let locks = connect(global, None, output).await?;
     let guard = locks.adopt_for(&hold, args.lease.unwrap_or(hold.ttl())).await?;
-    let expires_in = guard.remaining();
-    let hold = guard.into_handle()?;
+    let hold = guard.into_handle().await?;
     if !output.is_text() {
-        print(&hold, expires_in, output)?;
+        print(&hold, hold.ttl(), output)?;
     }
     output.detail(format!(
         "lock {} is held for another {}",

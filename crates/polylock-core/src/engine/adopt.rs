@@ -19,10 +19,12 @@ impl SharedHold {
         Ok(HoldHandle::new(&hold.request, hold.mode(), hold.token()))
     }
 
-    /// Ends the hold in this process, without a release.
-    pub(crate) fn into_handle(mut self) -> Result<HoldHandle> {
+    /// Renews the hold a last time, and ends it in this process without a release.
+    pub(crate) async fn into_handle(mut self) -> Result<HoldHandle> {
         let handle = self.hold_handle()?;
-        self.leave_without_release()?;
+        self.hold().check_held()?;
+        let end = self.handle().context.now() + self.hold().request.ttl;
+        self.park(end).await?;
         Ok(handle)
     }
 }

@@ -191,7 +191,7 @@ impl StoreContext {
         }
     }
 
-    /// Renews the hold of `request` with a lease that ends at `end`, and retries until the store has replied or until `until`, when
+    /// Renews the hold of `request`, which may outlive this process, with a lease that ends at `end`, and retries until the store has replied or until `until`, when
     /// the current lease has expired.
     pub(crate) async fn renew_until(
         self: &Arc<Self>,
@@ -202,7 +202,7 @@ impl StoreContext {
         let shortest = *self.store.backend.capabilities().ttl.start();
         let renewed = self.retry_until(until, Operation::Renew, request, |store| {
             let (context, ttl) = (self.clone(), end.since(self.now()).max(shortest));
-            let last = [Arc::new(Request { ttl, ..Request::clone(request) })];
+            let last = [Arc::new(Request { ttl, outlives_process: true, ..Request::clone(request) })];
             async move {
                 match context.complete(1, store.keep_alive(&last).await?)?.remove(0) {
                     KeepAlive::Unknown => Err(context.reply_timed_out(Operation::Renew)),

@@ -130,26 +130,26 @@ impl SharedHold {
         &self.handle
     }
 
-    /// Ends the hold in this process without a release.
-    pub(super) fn leave_without_release(&mut self) -> Result<()> {
-        self.leave().map(drop).map_err(|ended| ended.into_lost(self.hold.name()))?;
-        self.released = true;
-        self.hold.left_to_expire();
-        Ok(())
-    }
-
     /// Ends the hold without a release: the lease expires.
     pub(crate) fn leave_to_expire(&self) -> Result<()> {
-        if self
-            .hold
-            .kept_until()
-            .is_some_and(|end| self.hold.deadline().is_some_and(|deadline| end > deadline))
-        {
+        let end = self.hold.deadline();
+        if self.hold.kept_until().is_some_and(|kept| end.is_some_and(|end| kept > end)) {
             // The lease would end too early: the drop keeps the lock.
             return Ok(());
         }
-        self.leave().map(|_| ()).or_else(|ended| ended.into_result(self.hold.name()))?;
-        self.hold.left_to_expire();
+        let under_way = self.handle.context.pending.begin();
+        let until = match self.leave() {
+            Ok(until) => until,
+            Err(ended) => return ended.into_result(self.hold.name()),
+        };
+        if let (true, Some(end)) = (self.handle.context.store.backend.capabilities().frees_dead_holders, end)
+        {
+            // Otherwise the lock would be free as soon as this process has ended.
+            let parking = self.hold.clone().park(until, end, under_way).map(drop);
+            self.hold.context.spawn(Operation::Renew, parking).ok();
+        } else {
+            self.hold.left_to_expire();
+        }
         Ok(())
     }
 
@@ -195,7 +195,7 @@ impl SharedHold {
     pub(crate) async fn release_at(mut self, end: Moment) -> Result<()> {
         let hold = self.hold.clone();
         // The end of the thread waits for it, and so does a shutdown.
-        let under_way = self.handle.context.pending.begin();
+        let _under_way = self.handle.context.pending.begin();
         let end = hold.kept_until().map_or(end, |kept| end.max(kept));
         let (shortest, longest) = hold.context.parking_times();
         let left = || end.since(hold.context.now());
@@ -206,8 +206,17 @@ impl SharedHold {
             self.keep_until(end).await?;
             return self.release_now(None).await;
         }
-        let until =
-            self.leave().or_else(|ended| ended.into_result(hold.name()).map(|()| Moment::default()))?;
+        self.park(end).await
+    }
+
+    /// Ends the hold in this process, and sets its lease to end at `end`.
+    pub(super) async fn park(&mut self, end: Moment) -> Result<()> {
+        let hold = self.hold.clone();
+        let under_way = self.handle.context.pending.begin();
+        let until = match self.leave() {
+            Ok(until) => until,
+            Err(ended) => return ended.into_result(hold.name()),
+        };
         self.released = true;
         let parking =
             self.handle.foreground.begin(Operation::Renew, hold.clone().park(until, end, under_way))?;

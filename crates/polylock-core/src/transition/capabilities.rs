@@ -28,6 +28,7 @@ pub(super) fn weaker(old: &Capabilities, new: &Capabilities) -> Result<Capabilit
     both.fencing = first_of(fencing, old.fencing, new.fencing);
     let lifetimes = [HoldLifetime::Session, HoldLifetime::Lease];
     both.hold_lifetime = first_of(lifetimes, old.hold_lifetime, new.hold_lifetime);
+    both.frees_dead_holders = old.frees_dead_holders || new.frees_dead_holders;
     both.scope = first_of([Scope::Process, Scope::Host, Scope::Network], old.scope, new.scope);
     // A request that waits in the new store holds the lock in the old one, with a lease of its own.
     both.queue_lease = QueueLease::Entry;

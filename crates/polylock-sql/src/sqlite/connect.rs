@@ -10,6 +10,7 @@ use super::{
     connection::Connections,
     dialect::SqliteDialect,
     file,
+    process_lock::ProcessLock,
     statements::Statements,
     tables::{drop_all, prepare},
 };
@@ -60,5 +61,6 @@ async fn open(config: Config) -> Result<Store> {
     let connections = Connections::new(&config, path);
     let statements = Statements::new(&config.table, config.next.as_ref());
     prepare(&connections, &statements).await?;
-    Ok(LeaseBackend::open(SqliteDialect::new(&config, connections, statements)).await)
+    let process = ProcessLock::take(&connections.path).await;
+    Ok(LeaseBackend::open(SqliteDialect::new(&config, connections, statements, process)).await)
 }

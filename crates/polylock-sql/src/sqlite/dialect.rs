@@ -5,7 +5,7 @@ use std::{fmt, pin::Pin, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use polylock_core::{
     BreakOrder, Capabilities, Conversion, ConversionOutcome, Entry, Fencing, FencingToken, LockName,
-    LockStatus, LostReason, Operation, Record, Release, Request, Result, StoredRecord,
+    LockStatus, LostReason, Operation, Record, Release, Request, RequestId, Result, StoredRecord,
     wakeups::{Handover, Waiter, WaiterId, Wakeups},
 };
 use sqlx::{
@@ -15,10 +15,12 @@ use sqlx::{
 
 use super::{
     NAME,
+    blockers::{Blocker, Blockers, Found},
     config::{Config, Durability},
     connection::{Connections, Lane, Sql},
     datagrams::Datagrams,
     hand_over::{GrantedWaiter, ReleaseOutcome},
+    process_lock::{ProcessId, ProcessLock},
     statements::Statements,
     tables::prepare,
     watch::{self, Watch},
@@ -26,17 +28,10 @@ use super::{
 use crate::engine::{
     columns::Columns,
     convert::{self, ConversionModes},
-    dialect::{
-        Dialect, LIST_ROWS, MAX_TTL, MIN_TTL, PollInterval, PollOutcome, SWEEP_ROWS, bytes, label, notice,
-        slot,
-    },
+    dialect::{Dialect, LIST_ROWS, MAX_TTL, MIN_TTL, PollInterval, PollOutcome, SWEEP_ROWS, bytes, notice},
     records::stored_record,
     rows::{self, ClaimRow, EntryState, micros},
 };
-
-/// The maximum number of rounds of a claim. Another round follows if the request that it waits for leaves between the two steps of a round.
-/// The claim has its queue position from the first round on, so a second one is hardly ever needed.
-const MAX_ATTEMPTS: u32 = 3;
 
 /// The number of claims that may be in flight at once. One of them uses the file; each of the others waits for all before it, and the first
 /// claim of a request has half a second.
@@ -48,9 +43,11 @@ pub(super) struct SqliteDialect {
     sweep: tokio::sync::Mutex<Sweep>,
     reopening: tokio::sync::Mutex<()>,
     connections: Connections,
-    statements: Statements,
-    datagrams: Arc<Datagrams>,
+    pub(super) statements: Statements,
+    pub(super) datagrams: Arc<Datagrams>,
     watch: Watch,
+    pub(super) process: ProcessLock,
+    blockers: Blockers,
 }
 
 /// The position at which the sweep continues.
@@ -67,7 +64,7 @@ impl fmt::Debug for SqliteDialect {
 }
 
 /// Adds an argument behind the others.
-trait WithArgument: Sized {
+pub(super) trait WithArgument: Sized {
     fn with<'v>(self, value: impl Encode<'v, sqlx::Sqlite> + Type<sqlx::Sqlite>) -> Self;
 }
 
@@ -79,34 +76,31 @@ impl WithArgument for SqliteArguments {
     }
 }
 
-fn id(request: &Request) -> Vec<u8> {
+pub(super) fn id(request: &Request) -> Vec<u8> {
     request.id.to_bytes().to_vec()
 }
 
 /// Returns the requests of a keep-alive as a JSON array of rows: name and request as hexadecimal digits, TTL and the TTL of the queue entry
-/// in us.
+/// in us, 1 if the hold may outlive its process.
 fn batch(requests: &[Arc<Request>]) -> String {
     let row = |request: &Arc<Request>| {
         let (name, id) = (rows::hex(bytes(&request.name)), rows::hex(&request.id.to_bytes()));
-        format!(r#"["{name}","{id}",{},{}]"#, micros(request.ttl), micros(request.queue_lease()))
+        let (ttl, queue_ttl) = (micros(request.ttl), micros(request.queue_lease()));
+        format!(r#"["{name}","{id}",{ttl},{queue_ttl},{}]"#, u8::from(request.outlives_process))
     };
     format!("[{}]", requests.iter().map(row).collect::<Vec<_>>().join(","))
 }
 
-/// Returns the arguments of `look.sql`.
-fn look_arguments(request: &Request) -> SqliteArguments {
-    SqliteArguments::default()
-        .with(bytes(&request.name))
-        .with(id(request))
-        .with(request.mode.bit())
-        .with(request.mode.conflicts())
-        .with(request.wants_position)
-}
-
 impl SqliteDialect {
-    pub(super) fn new(config: &Config, connections: Connections, statements: Statements) -> Self {
+    pub(super) fn new(
+        config: &Config,
+        connections: Connections,
+        statements: Statements,
+        process: ProcessLock,
+    ) -> Self {
         let mut capabilities = Capabilities::new(NAME, MIN_TTL..=MAX_TTL);
         capabilities.claims_at_once = CLAIMS;
+        capabilities.frees_dead_holders = process.id().is_some();
         if config.durability == Durability::Normal {
             // A power cut may undo the last grants.
             capabilities.fencing = Fencing::WhileRunning;
@@ -119,91 +113,35 @@ impl SqliteDialect {
             statements,
             datagrams: Arc::default(),
             watch: Watch::default(),
+            process,
+            blockers: Blockers::default(),
         }
     }
 
-    /// Takes the lock if it is the request's turn.
-    async fn take(&self, request: &Request) -> Result<Option<FencingToken>> {
-        let arguments = SqliteArguments::default()
-            .with(bytes(&request.name))
-            .with(id(request))
-            .with(request.mode.bit())
-            .with(request.mode.conflicts())
-            .with(slot(request).map_or(Vec::new(), |id| id.to_bytes().to_vec()))
-            .with(request.owner.as_str())
-            .with(label(request))
-            .with(micros(request.ttl));
-        let sql = &self.statements.take;
-        let inserted = self.changed(Lane::Durable, Operation::Claim, sql, arguments).await?;
-        // SQLite's row numbers start at 1, so each of them is a valid token.
-        Ok(inserted.and_then(FencingToken::new))
-    }
-
-    /// Joins the queue, or keeps the queue position.
-    async fn queue(&self, request: &Request, waiter: &Waiter<'_>) -> Result<ClaimRow> {
-        let ticket = i64::try_from(waiter.ticket()).ok();
-        let channel = self.datagrams.channel();
-        let arguments = SqliteArguments::default()
-            .with(bytes(&request.name))
-            .with(id(request))
-            .with(request.mode.bit())
-            .with(request.mode.conflicts())
-            .with(request.wants_position)
-            .with(request.owner.as_str())
-            .with(label(request))
-            .with(micros(request.queue_lease()))
-            .with(channel)
-            .with(ticket);
-        let sql = &self.statements.queue;
-        self.rows(Lane::Relaxed, Operation::Claim, sql, arguments, |rows| {
-            let claim_row = rows::claim_row(rows)?;
-            if let (ClaimRow::Blocked { .. }, Some(row)) = (&claim_row, rows.first()) {
-                // No other writer of this process is admitted yet, so none of its releases comes in between.
-                waiter.queued_behind(rows::request(row, 2)?);
-                if let Some(position) = row.int(4)? {
-                    waiter.queued_at(position.unsigned_abs());
-                }
-            }
-            Ok(claim_row)
-        })
-        .await
-    }
-
-    /// Reads the state of a request that has a queue entry, without a write. Returns `None` if that is not enough: it has no queue entry
-    /// any more, the entry must be refreshed, or no request is in its way.
-    async fn read_queued(&self, request: &Request, waiter: &Waiter<'_>) -> Result<Option<ClaimRow>> {
-        let sql = &self.statements.look;
-        self.rows(Lane::Reading, Operation::Claim, sql, look_arguments(request), |rows| {
-            let claim_row = rows::claim_row(rows)?;
-            match (&claim_row, rows.first()) {
-                (ClaimRow::Held(..), _) => Ok(Some(claim_row)),
-                (ClaimRow::Blocked { .. }, Some(row))
-                    if row.int(4)?.is_some() && rows::duration(row.int(5)?) > request.queue_lease() / 2 =>
-                {
-                    // A release of this process may have come in between; the next round detects that.
-                    waiter.queued_behind(rows::request(row, 2)?);
-                    Ok(Some(claim_row))
-                }
-                _ => Ok(None),
-            }
-        })
-        .await
-    }
-
-    /// Reads the state of a request that does not queue.
-    async fn read_unqueued(&self, request: &Request) -> Result<ClaimRow> {
-        let sql = &self.statements.look;
-        self.rows(Lane::Reading, Operation::Claim, sql, look_arguments(request), rows::claim_row).await
+    /// Deletes an entry of a process that has ended, and grants the lock to the next waiters.
+    async fn supersede(&self, Blocker { name, request, process }: Blocker, wakeups: &Wakeups) -> Result<()> {
+        tracing::debug!(lock.name = %name, "the process of a hold or a waiter has ended: its entry is deleted");
+        self.hand_over(&name, request, Some(process), wakeups).await.map(drop)
     }
 
     /// Releases or withdraws, and grants the lock to the next waiters in the same transaction. Returns true if there was an entry.
-    async fn hand_over(&self, request: &Request, wakeups: &Wakeups) -> Result<bool> {
-        let arguments = SqliteArguments::default().with(bytes(&request.name)).with(id(request));
+    /// `process` is that of the entry if it has ended.
+    async fn hand_over(
+        &self,
+        name: &LockName,
+        request: RequestId,
+        process: Option<ProcessId>,
+        wakeups: &Wakeups,
+    ) -> Result<bool> {
+        let arguments = SqliteArguments::default()
+            .with(bytes(name))
+            .with(request.to_bytes().to_vec())
+            .with(process.map(|process| process.0));
         let sql = &self.statements.hand_over;
         self.rows(Lane::Durable, Operation::Release, sql, arguments, |rows| {
             let ReleaseOutcome { released, grants } = ReleaseOutcome::read(rows)?;
             if grants.is_empty() {
-                wakeups.notify(request.id);
+                wakeups.notify(request);
             }
             for GrantedWaiter { waiter, grant } in grants {
                 match waiter.channel.as_deref() {
@@ -252,27 +190,26 @@ impl Dialect for SqliteDialect {
         Box::pin(async move { datagrams.receive(&wakeups).await })
     }
 
-    async fn claim(&self, request: &Request, waiter: &Waiter<'_>, _: &Arc<Wakeups>) -> Result<ClaimRow> {
+    async fn claim(
+        &self,
+        request: &Request,
+        waiter: &Waiter<'_>,
+        wakeups: &Arc<Wakeups>,
+    ) -> Result<ClaimRow> {
         self.reopen_if_moved(Operation::Claim).await?;
-        if waiter.has_position()
-            && let Some(claim_row) = self.read_queued(request, waiter).await?
-        {
-            return Ok(claim_row);
-        }
-        for _ in 0..MAX_ATTEMPTS {
-            if let Some(token) = self.take(request).await? {
-                return Ok(ClaimRow::Held(token, request.ttl));
-            }
-            let claim_row = if request.queues {
-                self.queue(request, waiter).await?
-            } else {
-                self.read_unqueued(request).await?
-            };
-            if !matches!(claim_row, ClaimRow::Free) || !request.queues {
-                return Ok(claim_row);
+        loop {
+            let Found { claim_row, blocker } = self.take_or_queue(request, waiter).await?;
+            match blocker {
+                Some(blocker) if self.process.has_ended(&blocker.process) => {
+                    self.supersede(blocker, wakeups).await?;
+                }
+                Some(blocker) if request.queues && Some(&blocker.process) != self.process.id() => {
+                    self.blockers.add(blocker);
+                    return Ok(claim_row);
+                }
+                _ => return Ok(claim_row),
             }
         }
-        Ok(ClaimRow::Free)
     }
 
     async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<EntryState>> {
@@ -299,7 +236,7 @@ impl Dialect for SqliteDialect {
         }
         // A hand-over is one transaction. It also follows if neither table had an entry of the request in two separate statements, because
         // another release may have granted it the lock in between.
-        if self.hand_over(request, wakeups).await? {
+        if self.hand_over(&request.name, request.id, None, wakeups).await? {
             return Ok(Release::Released);
         }
         wakeups.notify(request.id);
@@ -308,6 +245,12 @@ impl Dialect for SqliteDialect {
     }
 
     async fn poll(&self, wakeups: &Arc<Wakeups>, waiter_added: bool) -> Result<PollOutcome> {
+        if waiter_added {
+            self.blockers.retain(|request| wakeups.is_watched(request));
+        }
+        for ended in self.blockers.take_ended(|process| self.process.has_ended(process)) {
+            self.supersede(ended, wakeups).await?;
+        }
         let PollInterval { shortest, .. } = self.poll_interval();
         self.watch.poll(&self.connections, &self.statements, wakeups, waiter_added, shortest).await
     }
@@ -399,7 +342,7 @@ impl Dialect for SqliteDialect {
 
 impl SqliteDialect {
     /// Runs `sql` and calls `read` with its rows, before another writer of this process is admitted.
-    async fn rows<T>(
+    pub(super) async fn rows<T>(
         &self,
         lane: Lane,
         operation: Operation,
@@ -424,7 +367,7 @@ impl SqliteDialect {
 
     /// Runs `sql`, which returns no rows. Returns the number of the row that it inserted, any number if it changed or deleted one, or
     /// `None`.
-    async fn changed(
+    pub(super) async fn changed(
         &self,
         lane: Lane,
         operation: Operation,

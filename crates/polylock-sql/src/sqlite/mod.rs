@@ -1,5 +1,7 @@
 #![doc = include_str!("docs.md")]
 
+mod blockers;
+mod claim;
 mod config;
 mod connect;
 mod connection;
@@ -8,6 +10,7 @@ mod dialect;
 mod error;
 mod file;
 mod hand_over;
+mod process_lock;
 mod statements;
 mod tables;
 mod watch;

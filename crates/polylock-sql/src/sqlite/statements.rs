@@ -29,7 +29,11 @@ pub(super) const SCHEMA: &str = include_str!("statements/schema.sql");
 const VERSION: Version<'_> = Version {
     row: "schema",
     first: 2,
-    steps: &[include_str!("statements/upgrade/3.sql"), include_str!("statements/upgrade/4.sql")],
+    steps: &[
+        include_str!("statements/upgrade/3.sql"),
+        include_str!("statements/upgrade/4.sql"),
+        include_str!("statements/upgrade/5.sql"),
+    ],
     oldest: 2,
     next: None,
 };
@@ -196,7 +200,7 @@ mod tests {
         INSERT INTO polylock_holds (token, name, slot, request, mode, owner, label, since, expires_at)
         SELECT column1, CAST('n' || column1 AS BLOB), x'', zeroblob(16), 5, '', '', 0, iif(column1 = 2, 1 << 60, 0)
         FROM (VALUES (1), (2), (3), (4));
-        INSERT INTO polylock_waiters VALUES (7, x'00', zeroblob(16), 5, '', '', 0, 0, NULL, NULL);";
+        INSERT INTO polylock_waiters VALUES (7, x'00', zeroblob(16), 5, '', '', 0, 0, NULL, NULL, NULL);";
 
     #[tokio::test]
     async fn a_sweep_continues_where_the_last_one_ended() {

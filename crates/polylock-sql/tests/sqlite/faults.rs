@@ -179,9 +179,11 @@ async fn a_new_file_may_be_opened_by_many_tasks_at_once() {
     for _ in 0..5 {
         let file = TestFile::new();
         let opening: Vec<_> = (0..8).map(|_| tokio::spawn(connect(file.config()))).collect();
-        let mut holders = 0;
+        let (mut holders, mut stores) = (0, Vec::new());
         for store in opening {
-            let store = store.await.unwrap().unwrap();
+            // The hold of a store that is closed is superseded.
+            stores.push(store.await.unwrap().unwrap());
+            let store = &stores[stores.len() - 1];
             let mut a = request("n", Mode::Exclusive);
             a.queues = false;
             holders += usize::from(matches!(

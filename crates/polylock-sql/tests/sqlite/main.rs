@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a helper of a test may fail the test")]
 
 mod common;
+mod dead_processes;
 mod faults;
 mod full;
 mod grants;

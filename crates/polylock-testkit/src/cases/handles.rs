@@ -9,8 +9,9 @@ async fn adopted(locks: &Locks, handle: &HoldHandle) -> Guard {
     guard.unwrap_or_else(|error| panic!("adopt: {}", chain(&error)))
 }
 
-fn handle(guard: Guard) -> HoldHandle {
-    let text = guard.into_handle().unwrap_or_else(|error| panic!("into_handle: {}", chain(&error))).to_text();
+async fn handle(guard: Guard) -> HoldHandle {
+    let hold = soon("into_handle", guard.into_handle()).await;
+    let text = hold.unwrap_or_else(|error| panic!("into_handle: {}", chain(&error))).to_text();
     text.parse().expect("the text of a handle")
 }
 
@@ -18,13 +19,13 @@ pub(super) async fn another_process_renews_and_releases_the_hold(trial: Trial) -
     let (here, there) = (trial.locks().await, trial.locks().await);
     let guard = acquired(here.lock("n")).await;
     let token = guard.fencing_token();
-    let hold = handle(guard);
+    let hold = handle(guard).await;
     drop(here);
     assert!(tried(there.lock("n")).await.is_none(), "the hold ended with its process");
     let guard = adopted(&there, &hold).await;
     assert!(guard.is_held() && guard.fencing_token() == token && guard.remaining() > trial.long() / 2);
     let renewed = guard.renewed();
-    let hold = handle(guard);
+    let hold = handle(guard).await;
     assert_eq!(soon("the end of the hold here", renewed).await, None);
     released(adopted(&there, &hold).await).await;
     let next = tried(there.lock("n")).await.expect("free after the release");
@@ -39,7 +40,7 @@ pub(super) async fn another_process_renews_and_releases_the_hold(trial: Trial) -
 pub(super) async fn a_hold_that_nobody_renews_ends_with_its_lease(trial: Trial) -> Outcome {
     let (here, there) = (trial.locks().await, trial.locks().await);
     let ttl = trial.renewable();
-    let hold = handle(acquired(here.lock("n").ttl(ttl)).await);
+    let hold = handle(acquired(here.lock("n").ttl(ttl)).await).await;
     let next = within(ttl + SOON, "the next holder", there.lock("n").acquire()).await;
     let next = next.unwrap_or_else(|error| panic!("acquire: {}", chain(&error)));
     assert!(next.fencing_token() > hold.fencing_token());
@@ -53,7 +54,7 @@ pub(super) async fn a_hold_that_nobody_renews_ends_with_its_lease(trial: Trial) 
 
 pub(super) async fn a_broken_hold_is_not_adopted(trial: Trial) -> Outcome {
     let (here, there) = (trial.locks().await, trial.locks().await);
-    let hold = handle(acquired(here.lock("n")).await);
+    let hold = handle(acquired(here.lock("n")).await).await;
     soon("break", there.break_lock("n").force()).await.expect("a store that can be inspected");
     let lost = soon("adopt", here.adopt(&hold)).await;
     let reason = lost.as_ref().err().and_then(Error::lost);
@@ -66,7 +67,7 @@ pub(super) async fn a_hold_of_a_session_has_no_handle(trial: Trial) -> Outcome {
     let locks = trial.locks().await;
     let guard = acquired(locks.lock("n")).await;
     let is_lease = locks.capabilities().hold_lifetime == HoldLifetime::Lease;
-    match guard.into_handle() {
+    match soon("into_handle", guard.into_handle()).await {
         Ok(hold) if is_lease => released(adopted(&locks, &hold).await).await,
         Err(Error::Unsupported { .. }) if !is_lease => {}
         other => panic!("{other:?}"),

@@ -33,6 +33,7 @@ fn main() {
         "open" => current_thread().block_on(stay::open(&task)),
         "queue" => current_thread().block_on(stay::queue(&task)),
         "hold" => current_thread().block_on(stay::hold(&task, stay::Guarded::Run)),
+        "hold-with-child" => current_thread().block_on(stay::hold_with_child(&task)),
         "hold-by-select" => current_thread().block_on(stay::hold(&task, stay::Guarded::Select)),
         "lead" => current_thread().block_on(lead::run(&task)),
         "last-act" => exit::run(&task),

@@ -5,6 +5,7 @@ use std::{
     cell::Cell,
     future::{Future, poll_fn},
     pin::pin,
+    process::{Command, Stdio},
     time::Duration,
 };
 
@@ -66,6 +67,16 @@ pub(crate) async fn hold(task: &Task, guarded: Guarded) {
         ));
     }
     wait_for_line();
+}
+
+/// `hold-with-child URL NAME`: acquires the lock, starts a child that ends at the end of the input, and holds the lock.
+pub(crate) async fn hold_with_child(task: &Task) {
+    let locks = task.locks().await;
+    let guard = locks.lock(&task.name).acquire().await.unwrap();
+    let mut child = Command::new("cat").stdout(Stdio::null()).spawn().unwrap();
+    print_line("held");
+    guard.run(std::future::pending::<()>()).await.unwrap();
+    child.wait().unwrap();
 }
 
 /// Counts the polls of the work by their times.

@@ -1,13 +1,13 @@
 -- Extends live holds that are not marked as broken, and live queue entries. Returns a letter for each request, in their order: H held, Q
 -- queued, B broken, G gone.
 --
--- Inputs:    ?1 a JSON array with a row [name, request, TTL in us, TTL of the queue entry in us] for each; bytes as hexadecimal
---            digits.
+-- Inputs:    ?1 a JSON array with a row [name, request, TTL in us, TTL of the queue entry in us, 1 if the hold may outlive its process or 0]
+--            for each; bytes as hexadecimal digits.
 -- Atomicity: one write transaction.
 -- Clock:     read by each statement, after the write lock was taken.
 BEGIN IMMEDIATE;
-UPDATE {p}_holds SET expires_at = {until ttl} FROM (
-    SELECT unhex(value ->> 0) AS b_name, unhex(value ->> 1) AS b_request, value ->> 2 AS ttl FROM json_each(?1))
+UPDATE {p}_holds SET expires_at = {until ttl}, process = CASE WHEN outlives THEN NULL ELSE process END FROM (
+    SELECT unhex(value ->> 0) AS b_name, unhex(value ->> 1) AS b_request, value ->> 2 AS ttl, value ->> 4 AS outlives FROM json_each(?1))
 WHERE name = b_name AND slot IN (x'', b_request) AND request = b_request AND expires_at > {now} AND notice IS NULL;
 UPDATE {p}_waiters SET expires_at = {until ttl} FROM (
     SELECT unhex(value ->> 0) AS b_name, unhex(value ->> 1) AS b_request, value ->> 3 AS ttl FROM json_each(?1))

@@ -63,11 +63,13 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "SQLite: a waiter withdrawn while it is granted the lock keeps it",
         file: "crates/polylock-sql/src/sqlite/dialect.rs",
-        from: "if self.hand_over(request, wakeups).await? {
+        from: "if self.hand_over(&request.name, request.id, None, wakeups).await? {
             return Ok(Release::Released);
         }
         wakeups.notify(request.id);",
-        to: "if wakeups.is_watched(request.id) && self.hand_over(request, wakeups).await? {
+        to: "if wakeups.is_watched(request.id)
+            && self.hand_over(&request.name, request.id, None, wakeups).await?
+        {
             return Ok(Release::Released);
         }
         wakeups.notify(request.id);",
@@ -76,8 +78,53 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "SQLite: a withdrawn waiter is granted the lock",
         file: "crates/polylock-sql/src/sqlite/statements/hand_over.sql",
-        from: "DELETE FROM {p}_waiters WHERE name = ?1 AND request = ?2 RETURNING 1;",
+        from: "DELETE FROM {p}_waiters WHERE name = ?1 AND request = ?2 AND (?3 IS NULL OR process = ?3) RETURNING 1;",
         to: "SELECT 1;",
         test: ("sqlite", "order::grants_follow_the_queue_rule"),
+    },
+    Mutant {
+        name: "SQLite: a process on another kernel counts as dead",
+        file: "crates/polylock-sql/src/sqlite/process_lock.rs",
+        from: "file == own_file && position != own_position && own.is_unlocked(position)",
+        to: "file.len() == own_file.len() && position != own_position && own.is_unlocked(position)",
+        test: (
+            "units of library polylock_sql",
+            "sqlite::process_lock::tests::a_process_has_ended_only_if_that_is_certain",
+        ),
+    },
+    Mutant {
+        name: "SQLite: the children of a holder do not count as part of it",
+        file: "crates/polylock-sql/src/sqlite/process_lock.rs",
+        from: "            rustix::io::fcntl_setfd(&file, rustix::io::FdFlags::empty())?;\n",
+        to: "",
+        test: ("processes", "dead_holders::a_killed_holder_is_not_superseded_while_its_child_runs"),
+    },
+    Mutant {
+        name: "SQLite: a stopped holder counts as dead",
+        file: "crates/polylock-sql/src/sqlite/process_lock.rs",
+        from: "i32::from(found.l_type) == libc::F_UNLCK",
+        to: "found.l_len == 1",
+        test: ("processes", "dead_holders::a_stopped_holder_is_not_superseded"),
+    },
+    Mutant {
+        name: "SQLite: a waiter does not find that the holder has died meanwhile",
+        file: "crates/polylock-sql/src/sqlite/dialect.rs",
+        from: "                    self.blockers.add(blocker);\n",
+        to: "                    drop(blocker);\n",
+        test: ("sqlite", "dead_processes::a_waiter_is_granted_the_lock_of_a_process_that_ends"),
+    },
+    Mutant {
+        name: "SQLite: a hold that may outlive its process ends with it",
+        file: "crates/polylock-sql/src/sqlite/claim.rs",
+        from: ".filter(|_| !request.outlives_process)",
+        to: "",
+        test: ("sqlite", "dead_processes::a_hold_that_may_outlive_its_process_ends_with_its_lease"),
+    },
+    Mutant {
+        name: "SQLite: an entry is deleted that was excepted from the end of its process",
+        file: "crates/polylock-sql/src/sqlite/statements/hand_over.sql",
+        from: "((request = ?2 AND (?3 IS NULL OR process = ?3)) OR expires_at <= {now})",
+        to: "(request = ?2 OR expires_at <= {now})",
+        test: ("sqlite", "dead_processes::a_keep_alive_makes_a_hold_outlive_its_process"),
     },
 ];
