@@ -7,6 +7,7 @@
 #                              packages, licences, files for other tools, and a short safety record
 #   scripts/test.sh lint       one part of the daily run: format, lint, features, test, elections, mutants, doc, package, packages, deny,
 #                              schemas or record
+#   scripts/test.sh periods    a job that runs once in each of a thousand periods of two seconds, on Redis: 34 minutes
 #
 # A store's server that can't be started is a failure, not a skip.
 set -euo pipefail
@@ -319,6 +320,12 @@ elections() {
     POLYLOCK_TEST_ELECTIONS=200 cargo test --workspace --all-features --locked --test processes election::queues::redis
 }
 
+# Eight processes with clocks that differ run a job once in each of a thousand periods. Failed runs are repeated.
+periods() {
+    say "periods"
+    POLYLOCK_TEST_PERIODS=1000 cargo test --workspace --all-features --locked --test processes cli::once::redis
+}
+
 # Real processes on real servers under faults, of all stores: see docs/safety.md. The results are not added to that page.
 record() {
     say "safety record"
@@ -345,7 +352,7 @@ case "${1:-all}" in
         fi
         say "all passed" ;;
     daily) format; lint; features; build; tests; elections; mutants; doc; package; packages; deny; schemas; record; say "all passed" ;;
-    format | lint | features | elections | mutants | doc | package | packages | deny | schemas | record) "$1" ;;
+    format | lint | features | elections | periods | mutants | doc | package | packages | deny | schemas | record) "$1" ;;
     test) build; tests ;;
     # Called by `comparison.sh`: the servers are installed now.
     servers) ;;
@@ -353,5 +360,5 @@ case "${1:-all}" in
     prepare) prepare ;;
     lanes) lanes ;;
     lane) lane "$2" ;;
-    *) echo "unknown part: $1 (daily, format, lint, features, test, elections, mutants, doc, package, packages, deny, schemas, record)" >&2; exit 64 ;;
+    *) echo "unknown part: $1 (daily, format, lint, features, test, elections, periods, mutants, doc, package, packages, deny, schemas, record)" >&2; exit 64 ;;
 esac

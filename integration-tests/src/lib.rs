@@ -17,6 +17,7 @@
 //! - [`chaos`](mod@chaos): real processes on real servers under faults that are drawn from a seed, and the record of such runs;
 //! - [`comparison`](mod@comparison), [`counter`](mod@counter): the stores and other lock libraries, measured side by side; the commands that
 //!   servers receive;
+//! - [`recipe`]: the recipes through which the clients of a run lock a name;
 //! - [`cargo`]: other packages' binaries, and dependency trees.
 //!
 //! The helper program is `worker`, the benchmark is `cargo bench -p polylock-integration-tests`, and
@@ -34,6 +35,7 @@ pub mod migration;
 pub mod pid_namespace;
 pub mod process;
 pub mod proxy;
+pub mod recipe;
 pub mod refusals;
 pub mod servers;
 pub mod simulation;

@@ -17,13 +17,14 @@ use std::{
 };
 
 use fastrand::Rng;
-use polylock::{Error, Guard, Locks, Mode, Progress};
+use polylock::{Error, Locks, Mode, Progress};
 use polylock_core::{Clock, Moment, SystemClock, sync::lock};
 use polylock_testkit::history::{Attempt, Recorder, Section};
 
 use super::planted::ClientBug;
 use crate::{
     clock::{now, pause},
+    recipe::{Held, Recipe},
     simulation::{
         plan::{between, stream},
         workload::{End, Way, acquire, finish},
@@ -63,6 +64,12 @@ pub fn names() -> impl Iterator<Item = String> {
 /// Returns the name of a lock of a dense run.
 fn many(number: usize) -> String {
     format!("many/{number}")
+}
+
+/// Returns true if clients lock this name through all recipes. A name of two parts is no root of a tree, and a crowd waits for one lock.
+#[must_use]
+pub fn has_recipes(name: &str) -> bool {
+    name != CROWDED && !name.contains('/')
 }
 
 /// A process notes each pause of its own that is longer, with the time.
@@ -355,7 +362,9 @@ impl Client {
     async fn hold(&mut self, name: &str, mode: Mode, way: Way, lasts: Duration, end: End) {
         let process = self.process.clone();
         let progress = Progress::default();
-        let mut wanted = process.locks.lock(name).mode(mode);
+        let recipe =
+            if has_recipes(name) { Recipe::draw_with_slots(&mut self.random, mode) } else { Recipe::Lock };
+        let mut wanted = recipe.wanted(&process.locks, name, mode);
         let (short, long) = process.work.leases;
         if short != long {
             // A lost hold needs a fault that is longer than its lease.
@@ -364,11 +373,13 @@ impl Client {
             wanted = wanted.ttl(Duration::from_millis(lease));
         }
         // The position is counted at each claim, which costs time.
-        let is_watched = self.random.u8(..4) == 0 && matches!(way, Way::Wait | Way::WaitFor(_));
+        // The queue of a slot begins before the one that is shown.
+        let is_watched =
+            self.random.u8(..4) == 0 && matches!(way, Way::Wait | Way::WaitFor(_)) && recipe != Recipe::Slot;
         if is_watched {
             wanted = wanted.progress(&progress);
         }
-        let mut attempt = process.recorder.invoke(name, &self.name, mode);
+        let mut attempt = process.recorder.invoke(recipe.name_of_lock(name), &self.name, mode);
         let entry = (name.to_owned(), self.name.clone(), now().as_nanos());
         let has_limit = !matches!(way, Way::Wait);
         if !has_limit {
@@ -379,7 +390,7 @@ impl Client {
             if is_watched { watch(acquiring, &progress, &mut attempt).await } else { acquiring.await };
         lock(&process.waiting).remove(&entry);
         match outcome {
-            Ok(Some(guard)) => self.held(guard, attempt, lasts, end).await,
+            Ok(Some(held)) => self.held(held, attempt, lasts, end).await,
             Ok(None) => {}
             Err(error) => {
                 if !error.is_temporary() && !error.is_not_acquired() {
@@ -392,15 +403,15 @@ impl Client {
         }
     }
 
-    async fn held(&mut self, guard: Guard, attempt: Attempt, lasts: Duration, end: End) {
-        let process = self.process.clone();
-        let mut hold = attempt.acquired(&guard);
+    async fn held(&mut self, held: Held, attempt: Attempt, lasts: Duration, end: End) {
+        let (process, guard) = (self.process.clone(), held.guard());
+        let mut hold = attempt.acquired(guard);
         process.files.section(&hold.so_far());
         let until = now() + lasts;
         let mut lost = pin!(guard.lost());
         let is_lost = loop {
             let renewed = guard.renewed();
-            hold.checked(&guard);
+            hold.checked(guard);
             tokio::select! {
                 biased;
                 _ = &mut lost => break true,
@@ -415,21 +426,21 @@ impl Client {
             let deadline = Moment::from_nanos(hold.so_far().deadline);
             return process.files.section(&hold.lost(deadline.min(guard.deadline())));
         }
-        let mut section = hold.releasing(&guard);
+        let mut section = hold.releasing(guard);
         // After these, the lock is not free at once: it counts as that of a client that has died.
         section.open |= matches!(end, End::LeaveToExpire | End::ReleaseAfter(_));
         process.files.section(&section);
         // A failed release is repeated in the background.
-        finish(guard, end, &mut self.random).await.ok();
+        finish(held, end, &mut self.random).await.ok();
     }
 }
 
 /// Drives an acquisition, and records the time at which it is known to be in the queue.
 async fn watch(
-    acquiring: impl Future<Output = Result<Option<Guard>, Error>>,
+    acquiring: impl Future<Output = Result<Option<Held>, Error>>,
     progress: &Progress,
     attempt: &mut Attempt,
-) -> Result<Option<Guard>, Error> {
+) -> Result<Option<Held>, Error> {
     let mut acquiring = pin!(acquiring);
     while progress.queue_position().is_none() {
         tokio::select! {

@@ -46,6 +46,7 @@ timing of real servers and of the machine differs each time. [The simulation](..
 Four processes have several clients each. Each process reaches each server through a proxy of its own, so the faults of the network hit each
 pair of them, and each direction, by themselves. Every period of ten seconds has its own selection of faults. In some runs, most sections are
 short and use many locks, so there are many of them.
+The clients acquire plain locks, several locks together, the root of a tree, and the slot of a semaphore with one slot.
 
 ";
 

@@ -18,7 +18,7 @@ use tokio::runtime::Handle;
 
 use super::{
     check::check,
-    client::{Work, names},
+    client::{Work, has_recipes, names},
     configuration::Configuration,
     observed::{Found, Observed, Shown},
     peers::{self, Peer},
@@ -289,7 +289,9 @@ async fn list(admin: &Locks, shown: &Mutex<Vec<Shown>>) {
     let Ok(locks) = admin.list("").await else { return };
     let at = now().as_nanos();
     let mut shown = lock(shown);
-    for status in locks {
+    // A client waits at the turnstile of a semaphore with a hold of its own.
+    let recorded = locks.iter().filter(|status| !status.name.to_string().ends_with(" turnstile"));
+    for status in recorded {
         for (token, holder) in status.holders.iter().filter_map(|holder| Some((holder.token?, holder))) {
             let (lock, token) = (status.name.to_string(), token.get());
             let owner = holder.owner.to_string();
@@ -307,9 +309,16 @@ async fn until_empty(admin: &Locks, namespace: &Namespace, limit: Duration) -> O
     let until = now() + limit;
     loop {
         for name in names() {
-            if let Ok(Some(guard)) = admin.lock(name).try_acquire().await {
-                // The entry that remains after a failure is found below.
+            // The entry that remains after a failure is found below.
+            if let Ok(Some(guard)) = admin.lock(&name).try_acquire().await {
                 guard.release().await.ok();
+            }
+            // A wait passes the turnstile.
+            let slot = admin.semaphore(&name, 1).wait(Duration::from_secs(1));
+            if has_recipes(&name)
+                && let Ok(slot) = slot.acquire().await
+            {
+                slot.release().await.ok();
             }
         }
         let listed = admin.list("").await;

@@ -10,7 +10,7 @@ use std::{
 };
 
 use fastrand::Rng;
-use polylock_core::{Clock, Error, Guard, Lock, Locks, Mode, Result, SystemClock, sync::lock};
+use polylock_core::{Clock, Error, Guard, Locks, Mode, Result, SystemClock, sync::lock};
 use polylock_testkit::history::Section;
 
 use super::{
@@ -22,6 +22,7 @@ use super::{
     time::Time,
     timeline::Timeline,
 };
+use crate::recipe::{Held, Recipe, Wanted};
 
 /// The names of the locks.
 const NAMES: [&str; 3] = ["orders", "jobs", "cron"];
@@ -120,15 +121,16 @@ impl Client {
             6 | 7 => Way::WaitFor(self.between(1..1500)),
             _ => Way::Drop(self.random.u32(0..12), self.between(1..600)),
         };
-        let lock_of_name = self.locks.lock(name).mode(mode).ttl(ttl);
+        let recipe = Recipe::draw(&mut self.random);
+        let wanted = recipe.wanted(&self.locks, name, mode).ttl(ttl);
         let invoked = self.time.now();
-        self.note(|| format!("acquires {name} {mode}, ttl {ttl:?}, {way:?}"));
+        self.note(|| format!("acquires {name} {mode}, {recipe:?}, ttl {ttl:?}, {way:?}"));
         let entry = (self.name.clone(), name, invoked);
         lock(&self.record).waiting.insert(entry.clone());
-        let outcome = acquire(lock_of_name, way).await;
+        let outcome = acquire(wanted, way).await;
         lock(&self.record).waiting.remove(&entry);
         match outcome {
-            Ok(Some(guard)) => self.hold(guard, invoked).await,
+            Ok(Some(held)) => self.hold(held, invoked).await,
             Ok(None) => self.note(|| format!("has not acquired {name}")),
             Err(error) => self.fail(&error, || format!("has not acquired {name}")),
         }
@@ -142,13 +144,14 @@ impl Client {
         self.note(|| format!("{}: {}", what(), error.chain()));
     }
 
-    async fn hold(&mut self, guard: Guard, invoked: u64) {
+    async fn hold(&mut self, held: Held, invoked: u64) {
+        let guard = held.guard();
         let acquired = self.time.now();
         let token = guard.fencing_token().get();
         let mut section =
             Section::new(guard.name().as_str(), &self.name, guard.mode(), invoked..acquired).token(token);
         section.open = true;
-        section.deadline = self.deadline(&guard);
+        section.deadline = self.deadline(guard);
         let at = {
             let mut record = lock(&self.record);
             record.sections.push(section);
@@ -161,7 +164,7 @@ impl Client {
         let is_lost = loop {
             let renewed = guard.renewed();
             if guard.is_held() {
-                let deadline = self.deadline(&guard);
+                let deadline = self.deadline(guard);
                 // A poll at the time of the end is no later than the end.
                 self.update(at, |section, now| {
                     (section.deadline, section.polled) = (deadline, now.checked_sub(1));
@@ -182,12 +185,12 @@ impl Client {
             return self.update(at, |section, _| section.open = false);
         }
         if guard.is_held() {
-            let deadline = self.deadline(&guard);
+            let deadline = self.deadline(guard);
             self.update(at, |section, _| section.deadline = deadline);
         }
         self.update(at, |section, now| (section.released, section.open) = (Some(now), false));
         self.note(|| format!("ends its hold of {}: {end:?}", guard.name()));
-        let outcome = finish(guard, end, &mut self.random).await;
+        let outcome = finish(held, end, &mut self.random).await;
         self.note(|| format!("has ended its hold: {outcome:?}"));
     }
 
@@ -243,7 +246,7 @@ impl Client {
 ///
 /// # Cancel safety
 /// The same as [`Lock::acquire`].
-pub async fn acquire(lock: Lock, way: Way) -> Result<Option<Guard>> {
+pub async fn acquire(lock: Wanted, way: Way) -> Result<Option<Held>> {
     match way {
         Way::Try => lock.try_acquire().await,
         Way::Wait => lock.acquire().await.map(Some),
@@ -265,19 +268,19 @@ pub async fn acquire(lock: Lock, way: Way) -> Result<Option<Guard>> {
 ///
 /// # Cancel safety
 /// The same as [`Guard::release`].
-pub async fn finish(guard: Guard, end: End, random: &mut Rng) -> Result<()> {
+pub async fn finish(held: Held, end: End, random: &mut Rng) -> Result<()> {
     match end {
-        End::Release => guard.release().await,
+        End::Release => held.release().await,
         End::DropRelease => {
             let (polls, limit) = (random.u32(0..4), between(random, 1..20));
-            Limited::new(guard.release(), polls, limit).await.unwrap_or(Ok(()))
+            Limited::new(held.release(), polls, limit).await.unwrap_or(Ok(()))
         }
         End::Drop => {
-            drop(guard);
+            drop(held);
             Ok(())
         }
-        End::LeaveToExpire => guard.leave_to_expire(),
-        End::ReleaseAfter(delay) => guard.release_after(delay).await,
+        End::LeaveToExpire => held.leave_to_expire(),
+        End::ReleaseAfter(delay) => held.release_after(delay).await,
     }
 }
 
