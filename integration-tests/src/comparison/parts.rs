@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::runtime::Handle;
 
 use super::{
-    processes::{processor_time, shared_memory},
+    processes::{ThreadTimes, shared_memory},
     program::{Pair, Program},
     subject::Subject,
 };
@@ -344,20 +344,26 @@ impl Place<'_> {
         warmed_up(&mut program, "held")?;
         let no_proc = || "the system does not show its processes".to_owned();
         let before = resident_bytes(program.id()).ok_or_else(no_proc)?;
-        program.many(MANY)?;
+        let locks = self.locks_held();
+        program.many(locks)?;
         let after = resident_bytes(program.id()).ok_or_else(no_proc)?;
-        let used = || processor_time(program.id()).ok_or_else(no_proc);
-        let (began, cpu) = (now(), used()?);
+        let times = || ThreadTimes::of(program.id()).ok_or_else(no_proc);
+        let (began, before_watch) = (now(), times()?);
         rest(WATCHED);
-        let (elapsed, cpu) = (now().since(began), used()?.saturating_sub(cpu));
-        let of_core = cpu.as_secs_f64() / elapsed.as_secs_f64();
+        let (elapsed, used) = (now().since(began), times()?.since(&before_watch));
+        let of_core = used.as_secs_f64() / elapsed.as_secs_f64();
         Ok(json!({
-            "locks": MANY,
+            "locks": locks,
             "lease_s": lease.as_secs_f64(),
             "core_percent": (100_000.0 * of_core).round() / 1000.0,
-            "at_5_percent": (f64::from(MANY) * 0.05 / of_core.max(f64::EPSILON)).round(),
-            "bytes_each": after.saturating_sub(before) / u64::from(MANY),
+            "at_5_percent": (of_core > 0.0).then(|| (f64::from(locks) * 0.05 / of_core).round()),
+            "bytes_each": after.saturating_sub(before) / u64::from(locks),
         }))
+    }
+
+    /// Returns the number of locks that one process holds. The emulator of Azure does not serve the renewals of more.
+    fn locks_held(&self) -> u32 {
+        if self.url.starts_with("az") { MANY / 10 } else { MANY }
     }
 
     fn residue(&self) -> Outcome {

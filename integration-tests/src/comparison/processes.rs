@@ -1,16 +1,29 @@
 //! The processor time and the memory of processes, from `/proc`.
 
-use std::{fs, time::Duration};
+use std::{collections::HashMap, ffi::OsString, fs, time::Duration};
 
-/// Returns the processor time of all threads of a process.
-pub(super) fn processor_time(process: u32) -> Option<Duration> {
-    let mut nanos = 0;
-    for thread in fs::read_dir(format!("/proc/{process}/task")).ok()? {
-        // A thread may end meanwhile.
-        let Ok(stat) = fs::read_to_string(thread.ok()?.path().join("schedstat")) else { continue };
-        nanos += stat.split_whitespace().next()?.parse::<u64>().ok()?;
+/// The processor time of each thread of a process, in nanoseconds.
+pub(super) struct ThreadTimes(HashMap<OsString, u64>);
+
+impl ThreadTimes {
+    /// Reads the times; `None` if the process has ended, or the system does not show them.
+    pub(super) fn of(process: u32) -> Option<Self> {
+        let mut times = HashMap::new();
+        for thread in fs::read_dir(format!("/proc/{process}/task")).ok()? {
+            let thread = thread.ok()?;
+            // A thread may end meanwhile.
+            let Ok(stat) = fs::read_to_string(thread.path().join("schedstat")) else { continue };
+            times.insert(thread.file_name(), stat.split_whitespace().next()?.parse().ok()?);
+        }
+        Some(Self(times))
     }
-    Some(Duration::from_nanos(nanos))
+
+    /// Returns the time that was used since `before`, except by threads that have ended: a virtual machine ends some of its compiler.
+    pub(super) fn since(&self, before: &Self) -> Duration {
+        let used =
+            |(thread, time): (&OsString, &u64)| time.saturating_sub(*before.0.get(thread).unwrap_or(&0));
+        Duration::from_nanos(self.0.iter().map(used).sum())
+    }
 }
 
 /// Returns the memory of a process and its descendants in bytes; what they share counts once.
@@ -36,7 +49,10 @@ mod tests {
     #[test]
     fn this_process_has_used_a_processor_and_memory() {
         let this = std::process::id();
-        assert!(processor_time(this).is_some_and(|time| time > Duration::ZERO));
+        let before = ThreadTimes::of(this).expect("it runs");
+        let used = || ThreadTimes::of(this).expect("it runs").since(&before);
+        while used() < Duration::from_millis(20) {}
+        assert!(ThreadTimes(HashMap::new()).since(&before).is_zero());
         assert!(shared_memory(this).is_some_and(|bytes| bytes > 100_000));
         let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("it is installed");
         assert!(children(this).contains(&child.id()));
