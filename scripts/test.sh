@@ -45,8 +45,9 @@ target=$(cargo metadata --no-deps --format-version 1 | sed 's/.*"target_director
 readonly servers=$target/test-servers/bin
 
 # The tests that only the daily run has, by a part of their names: clusters and ensembles of servers, variants of a store that share its
-# code, the tests of the servers that the tests start, the searches for bugs that are planted in the simulation, and a long migration.
-readonly DAILY="redlock5 five_servers ensemble redis_cluster redis_sentinel valkey sqlite_normal servers:: simulation::tests::finds_ in_ten_thousand_sections"
+# code, the tests of the servers that the tests start, the searches for bugs that are planted in the simulation, a long migration, and the
+# commands with slots, beside those with locks.
+readonly DAILY="redlock5 five_servers ensemble redis_cluster redis_sentinel valkey sqlite_normal servers:: simulation::tests::finds_ in_ten_thousand_sections runs_with_a_slot"
 
 # The longest time of a test, in seconds.
 readonly TEST_LIMIT=120
@@ -188,6 +189,12 @@ idle() {
 
 # Runs parts of this script beside the tests, which mostly wait. They build into a directory of their own, because cargo locks it.
 beside() {
+    if [ ! -d "$target/beside" ]; then
+        # The build scripts and the macros are not built again.
+        mkdir -p "$target/beside/debug"
+        cp -a "$target/debug/build" "$target/debug/.fingerprint" "$target/beside/debug"
+        cp -al "$target/debug/deps" "$target/beside/debug"
+    fi
     BUILT=$target CARGO_TARGET_DIR=$target/beside idle "$target/beside.log" bash -ec 'for part in "$@"; do "$0" "$part"; done' "$PWD/scripts/test.sh" "$@"
     beside=$idle
 }

@@ -147,8 +147,8 @@ fn with_routines(namespace: &Namespace, next: NextVersion) -> NextVersion {
             .edit("a_label, v_now, v_now + a_ttl)", "a_label, v_now, v_now + a_ttl, 'new')")
             .edit("v_label, v_now, v_until)", "v_label, v_now, v_until, 'new')"),
         _ => next.edit(
-            "(name, slot, request, mode, owner, label, since, expires_at)\nSELECT ?1, ?5,",
-            "(made_by, name, slot, request, mode, owner, label, since, expires_at)\nSELECT 'new', ?1, ?5,",
+            "(name, slot, request, mode, owner, label, since, expires_at, process)\nSELECT ?1, ?5,",
+            "(made_by, name, slot, request, mode, owner, label, since, expires_at, process)\nSELECT 'new', ?1, ?5,",
         ),
     }
 }
@@ -269,7 +269,7 @@ const VALUES: &str = "SELECT CAST(value AS CHAR(9)) FROM {p}_meta ORDER BY value
 
 /// The version of this program.
 fn current(namespace: &Namespace) -> i64 {
-    if namespace.url().starts_with("sqlite") { 4 } else { 3 }
+    if namespace.url().starts_with("sqlite") { 5 } else { 3 }
 }
 
 /// Why the store is not to be opened.
