@@ -245,7 +245,7 @@ impl Client {
 /// The errors of the acquisition.
 ///
 /// # Cancel safety
-/// The same as [`Lock::acquire`].
+/// The same as [`Wanted::acquire`].
 pub async fn acquire(lock: Wanted, way: Way) -> Result<Option<Held>> {
     match way {
         Way::Try => lock.try_acquire().await,
