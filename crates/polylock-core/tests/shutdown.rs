@@ -13,8 +13,9 @@ use std::{
 use async_trait::async_trait;
 use futures_util::FutureExt;
 use polylock_core::{
-    Backend, Capabilities, ClaimOutcome, Clock, Error, Fault, KeepAlive, Locks, LostReason, Operation,
-    Options, Release, Request, Result, ShutdownReport, Store, SystemClock, Unavailable, Wake, memory,
+    Backend, Capabilities, ClaimOutcome, Clock, Error, Fault, KeepAlive, LockStatus, Locks, LostReason,
+    Operation, Options, Release, Request, Result, ShutdownReport, Store, SystemClock, Unavailable, Wake,
+    memory,
 };
 use tokio::{runtime::Handle, task::JoinHandle};
 
@@ -176,14 +177,17 @@ async fn leaves_nothing_of_acquisitions_at_the_same_time() {
 /// The wake-up of a task that watches a hold: the thread that ends the hold runs a shutdown, before it continues.
 struct ShutDownFirst {
     locks: Locks,
-    shutdown: Mutex<Option<JoinHandle<Result<ShutdownReport>>>>,
+    other: Locks,
+    shutdown: Mutex<Option<JoinHandle<(ShutdownReport, Vec<LockStatus>)>>>,
     runtime: Handle,
 }
 
 impl task::Wake for ShutDownFirst {
     fn wake(self: Arc<Self>) {
-        let locks = self.locks.clone();
-        let shutdown = self.runtime.spawn(async move { locks.shutdown().await });
+        let (locks, other) = (self.locks.clone(), self.other.clone());
+        let shutdown = self
+            .runtime
+            .spawn(async move { (locks.shutdown().await.unwrap(), other.list("").await.unwrap()) });
         let by = SystemClock.now() + Duration::from_millis(300);
         while !shutdown.is_finished() && SystemClock.now() < by {
             std::thread::yield_now();
@@ -199,12 +203,12 @@ async fn waits_for_the_release_of_a_guard_whose_drop_is_in_progress() {
     let (locks, other) = (Locks::new(store.clone()), Locks::new(store));
     let guard = locks.lock("a").acquire().await.unwrap();
     let mut lost = Box::pin(guard.lost());
-    let first = Arc::new(ShutDownFirst { locks, shutdown: Mutex::default(), runtime: Handle::current() });
+    let (shutdown, runtime) = (Mutex::default(), Handle::current());
+    let first = Arc::new(ShutDownFirst { locks, other, shutdown, runtime });
     assert!(lost.poll_unpin(&mut Context::from_waker(&first.clone().into())).is_pending());
     drop(guard);
     let shutdown = first.shutdown.lock().unwrap().take().unwrap();
-    let report = shutdown.await.unwrap().unwrap();
-    let left = other.list("").await.unwrap();
+    let (report, left) = shutdown.await.unwrap();
     assert!(report.is_complete() && left.is_empty(), "{report:?}, {left:?}");
 }
 

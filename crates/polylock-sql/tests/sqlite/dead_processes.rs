@@ -52,6 +52,8 @@ async fn a_waiter_is_granted_the_lock_of_a_process_that_ends() {
     queued(&alive, &next).await;
     assert!(timeout(Duration::from_millis(100), alive.backend.wait(&next)).await.is_err(), "it is alive");
     drop(dead);
+    // Without another claim.
+    timeout(SOON, alive.backend.wait(&next)).await.unwrap().unwrap();
     timeout(SOON, acquire(&alive, &next)).await.unwrap();
 }
 

@@ -34,12 +34,13 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a shutdown that does not wait for the release of a guard whose drop is in progress",
         file: "crates/polylock-core/src/engine/shared_hold.rs",
-        from: "Ok(until) => self.hold.clone().release(until, \"drop\", 0, under_way).map(drop).boxed(),",
-        to: "Ok(until) => {
-                drop(under_way);
-                let under_way = self.handle.context.pending.begin();
-                self.hold.clone().release(until, \"drop\", 0, under_way).map(drop).boxed()
-            }",
+        from: "        let under_way = self.handle.context.pending.begin();
+        let releasing = match self.leave() {
+            Ok(until) => self.hold",
+        to: "        let left = self.leave();
+        let under_way = self.handle.context.pending.begin();
+        let releasing = match left {
+            Ok(until) => self.hold",
         test: ("shutdown", "waits_for_the_release_of_a_guard_whose_drop_is_in_progress"),
     },
     Mutant {
