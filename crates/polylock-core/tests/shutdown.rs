@@ -174,11 +174,14 @@ async fn leaves_nothing_of_acquisitions_at_the_same_time() {
     }
 }
 
+/// The report of a shutdown, and what the store has then.
+type Finished = (ShutdownReport, Vec<LockStatus>);
+
 /// The wake-up of a task that watches a hold: the thread that ends the hold runs a shutdown, before it continues.
 struct ShutDownFirst {
     locks: Locks,
     other: Locks,
-    shutdown: Mutex<Option<JoinHandle<(ShutdownReport, Vec<LockStatus>)>>>,
+    shutdown: Mutex<Option<JoinHandle<Finished>>>,
     runtime: Handle,
 }
 
