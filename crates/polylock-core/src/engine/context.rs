@@ -191,8 +191,8 @@ impl StoreContext {
         }
     }
 
-    /// Renews the hold of `request`, which may outlive this process, with a lease that ends at `end`, and retries until the store has replied or until `until`, when
-    /// the current lease has expired.
+    /// Renews the hold of `request`, which may outlive this process, with a lease that ends at `end`, and retries until the store has
+    /// replied or until `until`, when the current lease has expired.
     pub(crate) async fn renew_until(
         self: &Arc<Self>,
         request: &Arc<Request>,

@@ -37,6 +37,9 @@ use crate::engine::{
 /// claim of a request has half a second.
 const CLAIMS: usize = 8;
 
+/// The maximum number of entries of dead processes that a claim deletes, so that it ends in bounded time. The poller deletes the next one.
+const MAX_SUPERSEDED: u32 = 100;
+
 /// The locks of one file.
 pub(super) struct SqliteDialect {
     capabilities: Capabilities,
@@ -197,19 +200,22 @@ impl Dialect for SqliteDialect {
         wakeups: &Arc<Wakeups>,
     ) -> Result<ClaimRow> {
         self.reopen_if_moved(Operation::Claim).await?;
-        loop {
-            let Found { claim_row, blocker } = self.take_or_queue(request, waiter).await?;
-            match blocker {
-                Some(blocker) if self.process.has_ended(&blocker.process) => {
-                    self.supersede(blocker, wakeups).await?;
-                }
-                Some(blocker) if request.queues && Some(&blocker.process) != self.process.id() => {
-                    self.blockers.add(blocker);
-                    return Ok(claim_row);
-                }
-                _ => return Ok(claim_row),
+        let mut found = self.take_or_queue(request, waiter).await?;
+        for _ in 0..MAX_SUPERSEDED {
+            match found.blocker.take_if(|blocker| self.process.has_ended(&blocker.process)) {
+                Some(ended) => self.supersede(ended, wakeups).await?,
+                None => break,
             }
+            found = self.take_or_queue(request, waiter).await?;
         }
+        let Found { claim_row, blocker } = found;
+        if let Some(blocker) = blocker
+            && request.queues
+            && Some(&blocker.process) != self.process.id()
+        {
+            self.blockers.add(blocker);
+        }
+        Ok(claim_row)
     }
 
     async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<EntryState>> {

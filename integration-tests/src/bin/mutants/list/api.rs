@@ -32,7 +32,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         test: ("shutdown", "leaves_nothing_of_acquisitions_at_the_same_time"),
     },
     Mutant {
-        name: "a shutdown that does not wait for the release of a guard whose drop is in progress",
+        name: "a shutdown that ends before the drop of a guard has sent its release",
         file: "crates/polylock-core/src/engine/shared_hold.rs",
         from: "        let under_way = self.handle.context.pending.begin();
         let releasing = match self.leave() {

@@ -109,8 +109,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "SQLite: a waiter does not find that the holder has died meanwhile",
         file: "crates/polylock-sql/src/sqlite/dialect.rs",
-        from: "                    self.blockers.add(blocker);\n",
-        to: "                    drop(blocker);\n",
+        from: "            self.blockers.add(blocker);\n",
+        to: "            drop(blocker);\n",
         test: ("sqlite", "dead_processes::a_waiter_is_granted_the_lock_of_a_process_that_ends"),
     },
     Mutant {
