@@ -51,8 +51,8 @@ impl Kills {
     }
 }
 
-/// Lets `count` processes hold a lock each, with this TTL (and with this timeout of their sessions, if they have any), kills them with SIGKILL, and measures the time until a waiter in this process has
-/// the lock. The kills are spread over the time between two renewals, because the lease that remains depends on it.
+/// Lets `count` processes hold a lock each, with this TTL (and with this timeout of their sessions, if they have any), kills them with
+/// SIGKILL, and measures the time until a waiter in this process has the lock. The kills are spread over the time between two renewals, because the lease that remains depends on it.
 ///
 /// # Errors
 /// If an acquisition or a process fails, or a waiter has a lock before its holder was killed.

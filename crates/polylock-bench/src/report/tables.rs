@@ -267,7 +267,7 @@ pub(super) fn cpu_percent(cpu: Duration, of: Duration) -> f64 {
 fn kill() -> Table {
     let title = "Kill: from SIGKILL of the process that holds a lock to the grant of a waiter";
     let columns = ["store", "kills", "TTL", "shortest", "median", "longest"];
-    let note = "A lock is free when its lease or the session of its holder has ended, so the time depends on the TTL.";
+    let note = "A lock is free when the lease or the session of its holder has ended, so the time depends on the TTL. SQLite also notices the end of a process of the same machine.";
     table("kill", title, &columns, note)
 }
 

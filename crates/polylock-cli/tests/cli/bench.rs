@@ -56,8 +56,8 @@ fn the_report_has_the_numbers_of_all_parts_and_a_page_that_loads_nothing() {
     assert_eq!(numbers(&report, "held")["lost"], 0);
     let kills = numbers(&report, "kill");
     let (ttl, times) = (number(&kills["ttl_us"]), kills["free_after_us"].as_array().unwrap());
-    // A holder that was killed right after a renewal has the whole lease left.
-    assert!(times.len() == 2 && times.iter().all(|time| number(time) > ttl / 3.0), "{kills}");
+    // The store notices the end of a process of the same machine, so the next holder need not wait for the end of the lease.
+    assert!(times.len() == 2 && times.iter().all(|time| (0.0..ttl / 3.0).contains(&number(time))), "{kills}");
 
     let pages = ["r.html", "leases.html"].map(|name| workspace.read(name));
     for page in &pages {

@@ -120,7 +120,7 @@ pub fn check_with_stops(
 pub fn overlaps(sections: &[Section]) -> Vec<Violation> {
     let mut found = Vec::new();
     for mut lock in by_lock(sections) {
-        lock.retain(|section| section.acquired < section.end());
+        lock.retain(|section| was_held(section));
         lock.sort_by_key(|section| section.acquired);
         // The hold of each mode that ends last so far.
         let mut last: [Option<&Section>; 6] = [None; 6];
@@ -141,7 +141,8 @@ pub fn overlaps(sections: &[Section]) -> Vec<Violation> {
 
 /// Returns the grants with a token that is not greater than the token of an earlier grant. A grant is certainly earlier if
 /// - its client had it strictly before the other was invoked: two equal times prove no order;
-/// - or their modes conflict and its client had it first: conflicting holds follow each other.
+/// - or their modes conflict and its client had it first: conflicting holds follow each other. A later client whose lease had ended before
+///   it received the lock proves nothing: its grant may have been the earlier one.
 #[must_use]
 pub fn token_regressions(sections: &[Section]) -> Vec<Violation> {
     let mut found = Vec::new();
@@ -161,7 +162,8 @@ pub fn token_regressions(sections: &[Section]) -> Vec<Violation> {
                     *slot = Some(before);
                 }
             }
-            let first = conflicting(section.mode, &greatest).find(|first| !grows(first.token, section.token));
+            let first = conflicting(section.mode, &greatest)
+                .find(|first| was_held(section) && !grows(first.token, section.token));
             by_conflict.extend(first.map(|first| (std::ptr::from_ref(*section), first)));
         }
         lock.sort_by_key(|section| section.invoked);
@@ -219,12 +221,14 @@ pub fn late_losses(sections: &[Section], rules: Rules) -> Vec<Violation> {
 
 /// Returns the requests that were served before a conflicting request that was [known to wait](Section::queued) when they came.
 ///
-/// Since conflicting holds do not overlap, the first of them to hold the lock was granted first.
+/// Since conflicting holds do not overlap, the first of them to hold the lock was granted first. A waiter whose lease had ended before it
+/// received the lock may have been granted it before.
 #[must_use]
 pub fn inversions(sections: &[Section]) -> Vec<Violation> {
     let mut found = Vec::new();
     for mut lock in by_lock(sections) {
-        let mut waiting: Vec<&Section> = lock.iter().copied().filter(|s| s.queued.is_some()).collect();
+        let mut waiting: Vec<&Section> =
+            lock.iter().copied().filter(|waiter| waiter.queued.is_some() && was_held(waiter)).collect();
         waiting.sort_by_key(|section| section.queued);
         lock.sort_by_key(|section| section.invoked);
         let mut waiting = waiting.into_iter().peekable();
@@ -245,6 +249,11 @@ pub fn inversions(sections: &[Section]) -> Vec<Violation> {
         }
     }
     found
+}
+
+/// Returns false if the hold had ended before its client received it.
+fn was_held(section: &Section) -> bool {
+    section.acquired < section.end()
 }
 
 fn by_lock(sections: &[Section]) -> Vec<Vec<&Section>> {

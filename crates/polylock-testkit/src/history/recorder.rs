@@ -66,13 +66,16 @@ impl Attempt {
         self.section.queued = Some(now());
     }
 
-    /// Records that the lock has been acquired.
+    /// Records that the lock has been acquired. If its lease has ended before the client received it, for instance in a stopped process,
+    /// the deadline is recorded as the time of the acquisition: the client never had the lock.
     #[must_use]
     pub fn acquired(mut self, guard: &Guard) -> Hold {
         self.section.acquired = now();
         self.section.token = Some(guard.fencing_token().get());
-        self.section.deadline = guard.deadline().as_nanos();
-        Hold(self)
+        self.section.deadline = self.section.acquired;
+        let mut hold = Hold(self);
+        hold.seen(guard);
+        hold
     }
 }
 
