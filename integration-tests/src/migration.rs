@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use fastrand::Rng;
-use polylock_testkit::history::{Section, Violation};
+use polylock_testkit::history::{self, Section, Violation};
 use tempfile::TempDir;
 
 use crate::{
@@ -163,8 +163,8 @@ impl Fleet {
 
     fn kill(&mut self, member: usize) {
         let Member { name, process } = &mut self.members[member];
-        process.kill();
         self.killed.insert(name.clone(), now().as_nanos());
+        process.kill();
     }
 
     /// Ends a process regularly.
@@ -188,10 +188,7 @@ impl Fleet {
             assert_eq!(last.as_deref(), Some("done"), "{name} does not end");
         }
         let Observed { mut sections, stalls, errors, .. } = Observed::read(self.directory.path());
-        for section in sections.iter_mut().filter(|section| section.open && section.released.is_none()) {
-            // A killed process holds nothing from then on.
-            section.released = self.killed.get(process_of(&section.client)).copied();
-        }
+        history::end_at_kills(&mut sections, |section| self.killed.get(process_of(&section.client)).copied());
         let stalls_of =
             |section: &Section| stalls.get(process_of(&section.client)).cloned().unwrap_or_default();
         Outcome {

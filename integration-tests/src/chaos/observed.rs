@@ -73,12 +73,13 @@ impl Observed {
 
     /// Ends the holds of killed processes when these were killed: their clients hold nothing from then on.
     pub fn end_at_kills(&mut self) {
-        for section in self.sections.iter_mut().filter(|section| section.open && section.released.is_none()) {
-            let kills = self.applied.iter().filter(|fault| {
+        let Self { sections, applied, .. } = self;
+        history::end_at_kills(sections, |section| {
+            let kills = applied.iter().filter(|fault| {
                 matches!(fault.action, Action::KillClient(process) if section.client.starts_with(&format!("p{process}.")))
             });
-            section.released = kills.map(|fault| fault.from).filter(|at| *at >= section.acquired).min();
-        }
+            kills.map(|fault| fault.from).filter(|at| *at >= section.acquired).min()
+        });
     }
 
     /// Returns true if this hold ended when its process was killed.

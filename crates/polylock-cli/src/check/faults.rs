@@ -160,8 +160,8 @@ async fn observe(namespace: &str, lease: Duration, time: Duration, seed: u64) ->
         let victim = rng.usize(..PROCESSES);
         let process = &mut processes[victim];
         if rng.u8(..5) < 2 {
-            kill(process.worker.process(), Signal::KILL);
             let at = SystemClock.now().as_nanos();
+            kill(process.worker.process(), Signal::KILL);
             generation += 1;
             let new = Process::start(namespace, victim, generation, lease, &mut rng)?;
             let mut old = std::mem::replace(process, new);
@@ -193,6 +193,11 @@ async fn observe(namespace: &str, lease: Duration, time: Duration, seed: u64) ->
         }
         process.report_to(&mut observed);
     }
+    let Observed { sections, kills, .. } = &mut observed;
+    history::end_at_kills(sections, |section| {
+        let kill = kills.iter().find(|(process, _)| process == process_of(&section.client));
+        kill.map(|(_, at)| *at)
+    });
     Ok(observed)
 }
 

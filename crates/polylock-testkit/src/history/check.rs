@@ -115,6 +115,14 @@ pub fn check_with_stops(
     check(&excused, rules)
 }
 
+/// Ends the holds of processes that were killed: a store may grant their locks at once. `killed_at` returns a time right before the process
+/// of a section was killed, if it was.
+pub fn end_at_kills(sections: &mut [Section], killed_at: impl Fn(&Section) -> Option<u64>) {
+    for section in sections.iter_mut().filter(|section| section.open && section.released.is_none()) {
+        section.released = killed_at(section);
+    }
+}
+
 /// Returns the holds of one lock that overlap although their modes conflict.
 #[must_use]
 pub fn overlaps(sections: &[Section]) -> Vec<Violation> {

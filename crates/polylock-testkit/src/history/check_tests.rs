@@ -178,6 +178,17 @@ fn a_hold_that_outlives_its_deadline_is_found() {
 }
 
 #[test]
+fn a_killed_process_holds_nothing() {
+    let mut dead = Section::new("a", "1", Mode::Exclusive, 0..10).token(1).deadline(1_000);
+    dead.open = true;
+    let next = Section::new("a", "2", Mode::Exclusive, 0..50).token(2).released(60);
+    let mut history = [dead, next];
+    assert_eq!(overlaps(&history).len(), 1);
+    end_at_kills(&mut history, |section| (section.client == "1").then_some(40));
+    assert_eq!(check(&history, Rules::default()), []);
+}
+
+#[test]
 fn an_overtaken_waiter_is_found_unless_the_modes_are_compatible() {
     let mut waiter = Section::new("a", "1", Mode::Exclusive, 0..100).released(110);
     waiter.queued = Some(10);

@@ -35,8 +35,8 @@ mod recorder;
 mod section;
 
 pub use check::{
-    Rules, Violation, check, check_with_stops, inversions, late_losses, overlaps, repeated_tokens,
-    token_regressions,
+    Rules, Violation, check, check_with_stops, end_at_kills, inversions, late_losses, overlaps,
+    repeated_tokens, token_regressions,
 };
 pub use recorder::{Attempt, Hold, Recorder};
 pub use section::{BadLine, Section, read, write};
