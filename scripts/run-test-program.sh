@@ -15,7 +15,8 @@ unset POLYLOCK_TEST_LANE
 # Most tests wait, and those with a load take turns. On a disk the syncs of one test delay the replies in others; there are tests with
 # deadlines of some hundred milliseconds.
 case ${1##*/}:${TMPDIR-} in
-    conformance-*:/dev/shm/* | memory-*:/dev/shm/* | planted-*:/dev/shm/* | processes-*:/dev/shm/* | scenarios-*:/dev/shm/*) threads=$(($(nproc) * 3)) ;;
+    conformance-*:/dev/shm/* | scenarios-*:/dev/shm/*) threads=$(($(nproc) * 4)) ;;
+    memory-*:/dev/shm/* | planted-*:/dev/shm/* | processes-*:/dev/shm/*) threads=$(($(nproc) * 3)) ;;
     conformance-*:* | memory-*:* | planted-*:* | processes-*:*) threads=$(($(nproc) * 2)) ;;
     *) threads=$(nproc) ;;
 esac
@@ -29,11 +30,11 @@ done
 # the test programs alone: it would change what is built.
 export RUSTC_BOOTSTRAP=1
 case ${1##*/} in
-    # The stopped holders come last and alone: the kernel may suspend them between a check and a poll on a busy machine.
+    # The stopped holders come last: the kernel may suspend them between a check and a poll on a busy machine.
     processes-*)
         result=0
         RUST_TEST_THREADS=${RUST_TEST_THREADS:-$threads} "$@" --skip stops:: || result=$?
-        RUST_TEST_THREADS=1 "$@" stops:: || result=$?
+        RUST_TEST_THREADS=3 "$@" stops:: || result=$?
         exit "$result"
         ;;
     *) RUST_TEST_THREADS=${RUST_TEST_THREADS:-$threads} exec "$@" ;;

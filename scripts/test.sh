@@ -5,8 +5,8 @@
 #   scripts/test.sh            everything that CI runs: all stores, and some of the planted bugs
 #   scripts/test.sh daily      the same with clusters and variants of the stores, each feature alone, all planted bugs, crates and
 #                              packages, licences, files for other tools, and a short safety record
-#   scripts/test.sh lint       one part of the daily run: format, lint, features, test, elections, mutants, doc, package, packages, deny,
-#                              schemas or record
+#   scripts/test.sh lint       one part of the daily run: format, lint, features, test, elections, mutants, doc, template, package, packages,
+#                              deny, schemas or record
 #   scripts/test.sh periods    a job that runs once in each of a thousand periods of two seconds, on Redis: 34 minutes
 #
 # A store's server that can't be started is a failure, not a skip.
@@ -212,13 +212,11 @@ build() {
     # The first build gains nothing from it, and takes longer.
     [ -d "$target/debug" ] || export CARGO_INCREMENTAL=0
     cargo test --workspace --all-features --locked --no-run
-    # So that its test does not take as long as its build takes beside all others.
-    cargo test --manifest-path docs/template-store/Cargo.toml --target-dir "$target/template-store" --locked --no-run
 }
 
 # Runs the test programs of a lane: see run-test-program.sh.
 lane() {
-    POLYLOCK_TEST_LANE=$1 cargo test --workspace --all-features --locked --no-fail-fast --lib --bins --tests \
+    POLYLOCK_TEST_LANE=$1 cargo test --workspace --all-features --locked --no-fail-fast --tests \
         -- -Z unstable-options --report-time
 }
 
@@ -290,10 +288,23 @@ doc() {
     RUSTDOCFLAGS="-D warnings" cargo doc --workspace --all-features --no-deps --locked
 }
 
+# Tests a copy of the template of a store, as an author does: outside of the workspace, with no features but its own.
+template() {
+    say "template of a store"
+    local copy=$target/template-store
+    mkdir -p "$copy"
+    cp -r docs/template-store/. "$copy"
+    sed -i "s|\"\.\./\.\./crates|\"$PWD/crates|" "$copy/Cargo.toml"
+    echo "[workspace]" >>"$copy/Cargo.toml"
+    # The versions of this workspace.
+    cp Cargo.lock "$copy"
+    cargo test --manifest-path "$copy/Cargo.toml" --target-dir "$copy/target"
+}
+
 # Builds each crate from what its users get, and nothing else.
 package() {
     say "crates"
-    cargo package --workspace --exclude polylock-integration-tests --exclude polylock-models --exclude polylock-fuzz --locked --allow-dirty
+    cargo package --workspace --exclude polylock-integration-tests --exclude polylock-models --exclude polylock-fuzz --exclude template-store --locked --allow-dirty
 }
 
 # Builds the packages of the command (a wheel, npm packages, a .deb), installs and runs them.
@@ -344,7 +355,7 @@ at_exit=()
 trap 'for command in "${at_exit[@]}"; do eval "$command" || true; done' EXIT
 
 case "${1:-all}" in
-    format | lint | features | lanes | lane | doc | prepare | package | packages | deny | schemas) ;;
+    format | lint | features | lanes | lane | doc | prepare | template | package | packages | deny | schemas) ;;
     *) install_packages; put_servers ;;
 esac
 case "${1:-all}" in
@@ -358,8 +369,8 @@ case "${1:-all}" in
             lint; build; tests "$DAILY"; mutants --some "$SOME"; doc
         fi
         say "all passed" ;;
-    daily) format; lint; features; build; tests; elections; mutants; doc; package; packages; deny; schemas; record; say "all passed" ;;
-    format | lint | features | elections | periods | mutants | doc | package | packages | deny | schemas | record) "$1" ;;
+    daily) format; lint; features; build; tests; elections; mutants; doc; template; package; packages; deny; schemas; record; say "all passed" ;;
+    format | lint | features | elections | periods | mutants | doc | template | package | packages | deny | schemas | record) "$1" ;;
     test) build; tests ;;
     # Called by `comparison.sh`: the servers are installed now.
     servers) ;;
@@ -367,5 +378,5 @@ case "${1:-all}" in
     prepare) prepare ;;
     lanes) lanes ;;
     lane) lane "$2" ;;
-    *) echo "unknown part: $1 (daily, format, lint, features, test, elections, periods, mutants, doc, package, packages, deny, schemas, record)" >&2; exit 64 ;;
+    *) echo "unknown part: $1 (daily, format, lint, features, test, elections, periods, mutants, doc, template, package, packages, deny, schemas, record)" >&2; exit 64 ;;
 esac

@@ -1,4 +1,4 @@
-//! The workspace itself: its structure, its packages and their dependencies, its prose, the template of a store, the examples and remedies
+//! The workspace itself: its structure, its packages and their dependencies, its prose, the examples and remedies
 //! that users run, the program that plants bugs, and the generated pages.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -11,6 +11,5 @@ mod schema;
 mod structure;
 mod supervisor;
 mod swap;
-mod template;
 mod trees;
 mod words;

@@ -23,6 +23,7 @@ const LEVELS: [&[&str]; 7] = [
         "polylock-azure",
         "polylock-testkit",
         "polylock-tower",
+        "template-store",
     ],
     &["polylock", "polylock-models"],
     &["polylock-bench"],

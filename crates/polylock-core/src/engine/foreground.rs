@@ -142,12 +142,10 @@ impl Foreground {
             let Some(attempt) = attempt else { continue };
             // The hand-over spawns a task, and the drop of the attempt calls the store.
             drop(state);
-            match attempt.take_over() {
-                Takeover::Restarted => self.lock().resume = now + PAUSE,
-                Takeover::Moved | Takeover::Finished => {}
-                Takeover::Polled => {
-                    self.lock().attempts.push_back((now + TAKEOVER_DELAY, Arc::downgrade(&attempt)));
-                }
+            // Before the hand-over, which admits the next claim: that one must not begin on a connection of its caller, too.
+            let pause = || self.lock().resume = now + PAUSE;
+            if let Takeover::Polled = attempt.take_over(&pause) {
+                self.lock().attempts.push_back((now + TAKEOVER_DELAY, Arc::downgrade(&attempt)));
             }
         }
     }
@@ -179,11 +177,11 @@ async fn watch(foreground: Weak<Foreground>, clock: Arc<dyn Clock>) {
 
 /// The interface of an attempt for the watch task.
 trait Attempt: fmt::Debug + Send + Sync {
-    fn take_over(&self) -> Takeover;
+    /// Takes the attempt over, and calls `pause` before it is begun again on the I/O thread.
+    fn take_over(&self, pause: &dyn Fn()) -> Takeover;
 }
 
 enum Takeover {
-    Restarted,
     Moved,
     Finished,
     /// The caller polls it at this moment.
@@ -249,7 +247,7 @@ impl<T: Send + 'static> fmt::Debug for MovableTask<T> {
 }
 
 impl<T: Send + 'static> Attempt for MovableTask<T> {
-    fn take_over(&self) -> Takeover {
+    fn take_over(&self, _: &dyn Fn()) -> Takeover {
         let Some(mut stage) = lock_unless_polled(&self.0) else { return Takeover::Polled };
         let Stage::OnCaller { task, polled_by } = &mut *stage else { return Takeover::Finished };
         let (task, polled_by) = (task.move_to_thread(), polled_by.take());
@@ -324,14 +322,15 @@ fn store_waker(polled_by: &mut Option<Waker>, context: &Context<'_>) {
 }
 
 impl<T: Send, R: Send> Attempt for Slot<T, R> {
-    fn take_over(&self) -> Takeover {
+    fn take_over(&self, pause: &dyn Fn()) -> Takeover {
         let Some(mut work) = lock_unless_polled(&self.work) else { return Takeover::Polled };
         let taken = work.take();
         drop(work);
         match taken {
             Some(work) => {
+                pause();
                 work.continue_on_thread();
-                Takeover::Restarted
+                Takeover::Moved
             }
             None => Takeover::Finished,
         }
