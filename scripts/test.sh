@@ -47,7 +47,7 @@ readonly servers=$target/test-servers/bin
 # The tests that only the daily run has, by a part of their names: clusters and ensembles of servers, variants of a store that share its
 # code, the tests of the servers that the tests start, the searches for bugs that are planted in the simulation, a long migration, and the
 # commands with slots, beside those with locks.
-readonly DAILY="redlock5 five_servers ensemble redis_cluster redis_sentinel valkey sqlite_normal servers:: simulation::tests::finds_ in_ten_thousand_sections runs_with_a_slot"
+readonly DAILY="redlock5 five_servers ensemble redis_cluster redis_sentinel valkey sqlite_normal http_postgres http_redis servers:: simulation::tests::finds_ in_ten_thousand_sections runs_with_a_slot"
 
 # The longest time of a test, in seconds.
 readonly TEST_LIMIT=120
@@ -143,7 +143,7 @@ lint() {
 features() {
     # Features are additive, so each one alone must build: a missing `cfg` shows only here.
     say "each feature alone"
-    for features in "" sqlite postgres mysql redis zookeeper azure tls sasl serde metrics; do
+    for features in "" sqlite postgres mysql redis zookeeper azure http tls sasl serde metrics; do
         cargo check --quiet --locked -p polylock --no-default-features --features "$features"
     done
     cargo check --quiet --locked -p polylock-core --no-default-features
@@ -151,7 +151,7 @@ features() {
     cargo check --quiet --locked -p polylock-redis --no-default-features
     cargo check --quiet --locked -p polylock-zookeeper --no-default-features
     cargo check --quiet --locked -p polylock-azure --no-default-features
-    for features in "" sqlite postgres mysql redis zookeeper azure tls sasl check metrics top; do
+    for features in "" sqlite postgres mysql redis zookeeper azure http tls sasl check metrics serve top; do
         cargo clippy --quiet --locked -p polylock-cli --no-default-features --features "$features" -- -D warnings
     done
 }

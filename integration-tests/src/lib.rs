@@ -38,6 +38,7 @@ pub mod proxy;
 pub mod recipe;
 pub mod refusals;
 pub mod servers;
+pub mod service;
 pub mod simulation;
 pub mod stores;
 pub mod takeover;

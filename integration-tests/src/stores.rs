@@ -124,6 +124,9 @@ mod tests {
             "zookeeper_ensemble",
             "both_memory",
             "both_sqlite_redis",
+            "http_sqlite",
+            "http_postgres",
+            "http_redis",
         ];
         let shared: Vec<&str> =
             targets::NAMES.iter().copied().filter(|target| !alone.contains(target)).collect();

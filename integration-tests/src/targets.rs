@@ -20,7 +20,7 @@ use polylock_testkit::Missing;
 
 use self::{
     log::Log,
-    namespace::{Entries, both, file, namespace, url_of, with_key},
+    namespace::{Entries, behind_service, both, file, namespace, url_of, with_key},
 };
 pub use self::{
     namespace::{
@@ -41,7 +41,7 @@ macro_rules! targets {
         $then! {
             memory sqlite_full sqlite_normal postgres mariadb postgres_pessimistic mariadb_pessimistic
             redis valkey redis_cluster redlock3 redlock5 redlock5_two_dead zookeeper zookeeper_ensemble
-            azure both_memory both_sqlite_redis
+            azure both_memory both_sqlite_redis http_sqlite http_postgres http_redis
         }
     };
 }
@@ -262,6 +262,30 @@ pub async fn both_memory() -> Result<Namespace, Missing> {
 /// [`Missing`] if there is no server, or the directory can't be created.
 pub async fn both_sqlite_redis() -> Result<Namespace, Missing> {
     Ok(both(sqlite_normal().await?, &redis().await?))
+}
+
+/// A SQLite file behind a lock service.
+///
+/// # Errors
+/// [`Missing`] if the directory can't be created.
+pub async fn http_sqlite() -> Result<Namespace, Missing> {
+    Ok(behind_service(sqlite_normal().await?))
+}
+
+/// A PostgreSQL database behind a lock service.
+///
+/// # Errors
+/// [`Missing`] if there is no server.
+pub async fn http_postgres() -> Result<Namespace, Missing> {
+    Ok(behind_service(postgres().await?))
+}
+
+/// A Redis server behind a lock service.
+///
+/// # Errors
+/// [`Missing`] if there is none.
+pub async fn http_redis() -> Result<Namespace, Missing> {
+    Ok(behind_service(redis().await?))
 }
 
 fn urls(servers: &[Server]) -> Vec<String> {

@@ -3,7 +3,7 @@
 mod handles;
 mod supervised;
 
-use std::{path::PathBuf, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 #[cfg(feature = "check")]
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -135,6 +135,13 @@ pub(crate) enum Command {
         /// Show only locks with names that start with this prefix
         #[arg(default_value = "", hide_default_value = true)]
         prefix: String,
+    },
+    /// Serve the locks of the store to programs in any language, over HTTP
+    #[command(after_long_help = help::SERVE, hide = !cfg!(feature = "serve"))]
+    Serve {
+        /// Address and port to listen on: one of this machine alone
+        #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7420")]
+        listen: SocketAddr,
     },
     /// Request the holder of a lock to stop and release it
     #[command(after_long_help = help::BREAK)]

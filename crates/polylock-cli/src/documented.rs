@@ -186,6 +186,7 @@ fn every_key_of_a_url_is_documented() {
         ("redlock://a,b,c", include_str!("../../polylock-redis/src/redlock/docs.md")),
         ("zookeeper://h/x", include_str!("../../polylock-zookeeper/src/docs.md")),
         ("az://locks@account/x", include_str!("../../polylock-azure/src/docs.md")),
+        ("polylock+http://h", include_str!("../../polylock-http/src/docs.md")),
     ];
     let mut wrong = Vec::new();
     for (url, page) in pages {

@@ -50,6 +50,11 @@ mod help;
 mod outer_run;
 mod output;
 mod run;
+#[cfg(feature = "serve")]
+mod serve;
+#[cfg(not(feature = "serve"))]
+#[path = "without/serve.rs"]
+mod serve;
 mod signals;
 mod store;
 #[cfg(feature = "top")]
@@ -96,9 +101,11 @@ pub fn main() -> ExitCode {
         output.finish();
         return failure.code.into();
     }
-    // Measurements are those of a program with the usual runtime.
+    // Measurements are those of a program with the usual runtime. A server uses all processors.
     let runtime = match cli.command {
-        Command::Bench(_) => tokio::runtime::Builder::new_multi_thread().enable_all().build(),
+        Command::Bench(_) | Command::Serve { .. } => {
+            tokio::runtime::Builder::new_multi_thread().enable_all().build()
+        }
         _ => tokio::runtime::Builder::new_current_thread().enable_all().build(),
     };
     let result = match runtime {
@@ -125,6 +132,7 @@ async fn dispatch(cli: Cli, output: &Output) -> Result<u8, Failure> {
         Command::List { prefix } => command::list(&cli.global, &prefix, output).await,
         Command::Watch(args) => command::watch(&cli.global, &args, output).await,
         Command::Top { prefix } => top::top(&cli.global, &prefix, output).await,
+        Command::Serve { listen } => serve::serve(&cli.global, listen, output).await,
         Command::Break(args) => command::break_lock(&cli.global, &args, output).await,
         Command::Bench(args) => bench::bench(&cli.global, &args, output).await,
         Command::Check(args) => check::check(&cli.global, &args, output).await,

@@ -27,7 +27,8 @@ impl HoldAlerts {
         self.lock().retain(|listener| listener(name));
     }
 
-    pub(crate) fn listen(&self, listener: impl Fn(&LockName) -> bool + Send + Sync + 'static) {
+    /// Calls `listener` with the name of each lock that is to be checked, until it returns false: for a program that passes the notices on.
+    pub fn listen(&self, listener: impl Fn(&LockName) -> bool + Send + Sync + 'static) {
         self.lock().push(Box::new(listener));
     }
 

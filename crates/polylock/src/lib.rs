@@ -31,6 +31,7 @@
 //! | `redlock://user:password@host1,host2,host3/0` | `redis` | network |
 //! | `zookeeper://user:password@host1,host2,host3/path`, also `zk:`, `zookeeper+tls:`, `zk+tls:` | `zookeeper` | network |
 //! | `az://container@account/path`, also `azblob:` | `azure`, with `tls` except for the emulator | network |
+//! | `polylock+http://host1,host2`, also `polylock+https:`: the lock service (`polylock serve`) in front of another store | `http` | network |
 //! | `both:OLD;NEW`, the URLs of two stores: every lock is acquired in both, for the move from one to the other (see [`core::transition`]) | always available | the narrower one of the two |
 //!
 //! [`register`] adds the scheme of a store of your own.
@@ -39,7 +40,7 @@
 //!
 //! | feature | effect |
 //! |---|---|
-//! | `sqlite`, `postgres`, `mysql`, `redis`, `zookeeper`, `azure` | the store of that name |
+//! | `sqlite`, `postgres`, `mysql`, `redis`, `zookeeper`, `azure`, `http` | the store of that name |
 //! | `tls` | encrypted connections to servers, with the system's root certificates or your own CA |
 //! | `sasl` | SASL (DIGEST-MD5) with ZooKeeper |
 //! | `tower` | `tower`: a layer that refuses HTTP requests with a stale fencing token |

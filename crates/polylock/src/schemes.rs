@@ -53,7 +53,7 @@ macro_rules! built_in {
     (@fence) => { None };
 }
 
-static BUILT_IN: [BuiltIn; 11] = [
+static BUILT_IN: [BuiltIn; 12] = [
     BuiltIn {
         schemes: &["memory"],
         feature: "",
@@ -97,6 +97,7 @@ static BUILT_IN: [BuiltIn; 11] = [
     built_in!("redis", ["redlock"], polylock_redis::redlock::Config),
     built_in!("zookeeper", ["zookeeper", "zk", "zookeeper+tls", "zk+tls"], polylock_zookeeper::Config),
     built_in!("azure", ["az", "azblob"], polylock_azure::Config),
+    built_in!("http", ["polylock+http", "polylock+https"], polylock_http::Config),
     BuiltIn {
         schemes: &[transition::NAME],
         feature: "",

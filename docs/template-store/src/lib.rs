@@ -1,6 +1,6 @@
 //! A store for polylock to start from: exclusive locks in any server with a compare-and-set operation.
 //!
-//! [`kv`] stands for the client of your server. Replace it, and adapt [`backend`].
+//! `kv` stands for the client of your server. Replace it, and adapt `backend`.
 
 mod backend;
 mod config;

@@ -8,7 +8,10 @@ use polylock_testkit::Missing;
 use tempfile::TempDir;
 
 use super::log::Log;
-use crate::servers::{Server, redlock as nodes};
+use crate::{
+    servers::{Server, redlock as nodes},
+    service::Service,
+};
 
 /// Each lock needs its own connection, and one case holds eighty locks.
 pub(super) const PESSIMISTIC: &str = "&polylock.strategy=pessimistic&polylock.connections=100";
@@ -25,6 +28,8 @@ pub struct Namespace {
     pub(super) entries_text_sql: Option<String>,
     /// The statements that delete all rows of its tables.
     pub(super) delete_sql: Option<String>,
+    /// The lock service in front of it.
+    pub(super) _service: Option<Service>,
 }
 
 /// The query that counts the entries of a namespace.
@@ -179,7 +184,22 @@ fn count_of(table: &str) -> String {
 
 pub(super) fn namespace(url: String, entries: Entries) -> Result<Namespace, Missing> {
     let directory = TempDir::new().map_err(|error| Missing(format!("no directory for a file: {error}")))?;
-    Ok(Namespace { url, directory, entries, log: None, entries_text_sql: None, delete_sql: None })
+    Ok(Namespace {
+        url,
+        directory,
+        entries,
+        log: None,
+        entries_text_sql: None,
+        delete_sql: None,
+        _service: None,
+    })
+}
+
+/// A namespace that is reached through a lock service in this process. Inspection counts the entries.
+pub(super) fn behind_service(store: Namespace) -> Namespace {
+    let service = Service::start(&store.url);
+    let url = service.url().to_owned();
+    Namespace { url, entries: Entries::Uncounted, delete_sql: None, _service: Some(service), ..store }
 }
 
 /// A namespace in which every lock is acquired in both of these. Inspection counts the entries.
@@ -205,7 +225,7 @@ pub(super) fn file(durability: &str) -> Result<Namespace, Missing> {
     let url = format!("sqlite://{}?polylock.durability={durability}", path.display());
     let entries = Entries::Rows(count_of(sqlite::Config::DEFAULT_NAMESPACE));
     let delete_sql = Some(delete_statements(sqlite::Config::DEFAULT_NAMESPACE, TABLES));
-    Ok(Namespace { url, directory, entries, log: None, entries_text_sql: None, delete_sql })
+    Ok(Namespace { url, directory, entries, log: None, entries_text_sql: None, delete_sql, _service: None })
 }
 
 impl Namespace {

@@ -41,7 +41,7 @@ impl Target for Namespace {
                 polylock_zookeeper::connect(config.session_timeout(LONG_SESSION)).await
             }
             "az" => polylock_azure::connect(polylock_azure::Config::from_url(&url, &mut keys)?).await,
-            "both" => polylock::read_url(&url)?.1.open().await,
+            "both" | "polylock+http" => polylock::read_url(&url)?.1.open().await,
             _ => Ok(memory::named(url.rest())),
         }
     }

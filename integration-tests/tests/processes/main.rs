@@ -13,6 +13,7 @@ mod late_claims;
 mod migration;
 mod opening;
 mod release_after;
+mod service;
 mod stops;
 mod watchdog;
 

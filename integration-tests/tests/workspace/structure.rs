@@ -13,14 +13,17 @@ use serde_json::Value;
 use crate::imports::{Imports, cycles, imports};
 
 /// The crates, from the bottom up. A crate depends on crates of lower levels only.
-const LEVELS: [&[&str]; 7] = [
+const LEVELS: [&[&str]; 8] = [
     &["polylock-fuzz"],
     &["polylock-core"],
+    &["polylock-protocol"],
     &[
         "polylock-sql",
         "polylock-redis",
         "polylock-zookeeper",
         "polylock-azure",
+        "polylock-http",
+        "polylock-server",
         "polylock-testkit",
         "polylock-tower",
         "template-store",
@@ -48,8 +51,9 @@ const DEFINITIONS: [(&str, &str); 5] = [
 ];
 
 /// The directories of the stores, and their files. Code that several stores share is in a directory above them or beside them.
-const STORES: [(&str, &[&str]); 14] = [
+const STORES: [(&str, &[&str]); 15] = [
     ("crates/polylock-azure/src", STORE),
+    ("crates/polylock-http/src", STORE),
     ("crates/polylock-zookeeper/src", STORE),
     ("crates/polylock-redis/src", &["lib", "error"]),
     ("crates/polylock-redis/src/queue", &["mod", "backend", "inspect"]),

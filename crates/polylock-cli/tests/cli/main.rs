@@ -12,6 +12,7 @@ mod handles;
 mod loss;
 mod once;
 mod output;
+mod serve;
 mod several_locks;
 mod signals;
 mod slots;

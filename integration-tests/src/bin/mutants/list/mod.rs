@@ -9,6 +9,7 @@ mod core;
 mod deadlock_check;
 mod election;
 mod handles;
+mod http;
 mod many;
 mod mutant;
 mod mysql;
@@ -46,6 +47,7 @@ pub(crate) fn mutants() -> impl Iterator<Item = &'static Mutant> {
         redlock::MUTANTS,
         zookeeper::MUTANTS,
         azure::MUTANTS,
+        http::MUTANTS,
         tower::MUTANTS,
         cli::MUTANTS,
         bench::MUTANTS,

@@ -1,0 +1,78 @@
+//! The store: its operations on the servers.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use polylock_core::{
+    Backend, Capabilities, ClaimOutcome, Fault, KeepAlive, Operation, Release, Request, Result, Unavailable,
+    Wake,
+};
+use polylock_protocol::{
+    InvalidBody, KeepAliveBody, KeepAliveReply, ReleaseReply, RequestBody, WakeReply, paths,
+};
+
+use crate::{NAME, servers::Servers};
+
+/// The time limit of a wait: more than the longest one of a server.
+const WAIT: Duration = Duration::from_secs(40);
+
+/// The locks of the store behind the servers.
+#[derive(Debug)]
+pub(crate) struct HttpBackend {
+    pub(crate) capabilities: Capabilities,
+    pub(crate) servers: Servers,
+}
+
+/// Returns the error for a reply with an invalid value.
+pub(crate) fn invalid(operation: Operation, error: InvalidBody) -> polylock_core::Error {
+    Unavailable::new(NAME, operation, Fault::Permanent, error).into()
+}
+
+impl HttpBackend {
+    /// Returns the time limit of an operation without which this lease ends.
+    pub(crate) fn limit(&self, ttl: Duration) -> Duration {
+        self.servers.operation_timeout.min(ttl / 3)
+    }
+}
+
+#[async_trait]
+impl Backend for HttpBackend {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    async fn claim(&self, request: &Request) -> Result<ClaimOutcome> {
+        let outcome = self.servers.claim(request).await?.outcome();
+        let outcome = outcome.map_err(|error| invalid(Operation::Claim, error))?;
+        Ok(outcome.unwrap_or_else(|| unreachable!("late claims are repeated")))
+    }
+
+    async fn wait(&self, request: &Request) -> Result<Wake> {
+        let body = RequestBody::from(request);
+        let reply: WakeReply = self.servers.send_once(Operation::Wait, paths::WAIT, &body, WAIT).await?;
+        reply.try_into().map_err(|error| invalid(Operation::Wait, error))
+    }
+
+    async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>> {
+        let shortest = requests.iter().map(|request| request.queue_lease()).min();
+        let limit = self.limit(shortest.unwrap_or(Request::MAX_QUEUE_LEASE));
+        let body = KeepAliveBody { requests: requests.iter().map(|request| (&**request).into()).collect() };
+        let reply: KeepAliveReply =
+            self.servers.send(Operation::Renew, paths::KEEP_ALIVE, &body, limit).await?;
+        let outcomes = reply.outcomes.iter().map(TryInto::try_into).collect::<Result<_, _>>();
+        outcomes.map_err(|error| invalid(Operation::Renew, error))
+    }
+
+    async fn release(&self, request: &Request) -> Result<Release> {
+        let body = RequestBody::from(request);
+        let reply: Result<ReleaseReply> =
+            self.servers.send(Operation::Release, paths::RELEASE, &body, self.limit(request.ttl)).await;
+        // After the release: a claim that is carried out now has nothing to wait for.
+        self.servers.release_unanswered(request);
+        (&reply?).try_into().map_err(|error| invalid(Operation::Release, error))
+    }
+
+    fn request_records(&self) -> Option<usize> {
+        Some(self.servers.unanswered())
+    }
+}

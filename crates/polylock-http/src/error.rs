@@ -1,0 +1,68 @@
+//! The failures of requests, and the errors that they are.
+
+use std::error::Error as _;
+
+use polylock_core::{Error, Fault, Operation, failure::At};
+use polylock_protocol::Problem;
+
+use crate::NAME;
+
+/// The outcome of a request that has no proper reply.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// The server has not received the request, or has not carried it out: it may be sent to another server.
+    #[error("{0}")]
+    NotSent(String),
+    /// The server may carry the request out.
+    #[error("{0}")]
+    Unanswered(String),
+    /// The server has replied with a problem.
+    #[error("{}", .0.detail.as_deref().unwrap_or(&.0.title))]
+    Refused(Problem),
+    /// The reply is not one of this version.
+    #[error("{0}")]
+    Invalid(String),
+}
+
+impl Failure {
+    /// Returns the failure of a request.
+    pub(crate) fn of(error: &reqwest::Error) -> Self {
+        if error.is_connect() { Self::NotSent(describe(error)) } else { Self::Unanswered(describe(error)) }
+    }
+
+    /// Returns true if another server may do better.
+    pub(crate) fn may_differ(&self) -> bool {
+        match self {
+            Self::NotSent(_) | Self::Unanswered(_) => true,
+            Self::Refused(problem) => matches!(problem.status, 502..=504),
+            Self::Invalid(_) => false,
+        }
+    }
+
+    /// Returns true if the server may carry the request out later.
+    pub(crate) const fn is_unanswered(&self) -> bool {
+        matches!(self, Self::Unanswered(_))
+    }
+
+    /// Returns the error of `operation` at `endpoint`.
+    pub(crate) fn at(self, operation: Operation, endpoint: &str) -> Error {
+        let at = At { backend: NAME, operation, endpoint };
+        match self {
+            Self::NotSent(cause) | Self::Unanswered(cause) => at.advise(Fault::Temporary, cause),
+            Self::Refused(problem) => problem.to_error(NAME, operation),
+            Self::Invalid(cause) => at.advise(Fault::Permanent, cause),
+        }
+    }
+}
+
+/// Returns the innermost cause: those around it repeat the URL.
+fn describe(error: &reqwest::Error) -> String {
+    if error.is_timeout() {
+        return "no reply in time".to_owned();
+    }
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    if error.source().is_none() { "the request failed".to_owned() } else { cause.to_string() }
+}

@@ -1,0 +1,47 @@
+//! The optional interfaces of the store: conversions, raised tokens, and records of jobs.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use polylock_core::{
+    Conversion, ConversionOutcome, Convert, FencingToken, KeepRecord, LockName, Operation, RaiseToken,
+    Record, Request, Result, StoredRecord,
+};
+use polylock_protocol::{
+    ConvertBody, ConvertReply, NameBody, RaiseBody, RaiseReply, RecordReply, WriteRecordBody, paths,
+};
+
+use crate::backend::{HttpBackend, invalid};
+
+#[async_trait]
+impl Convert for HttpBackend {
+    async fn convert(&self, request: &Request, conversion: &Conversion) -> Result<ConversionOutcome> {
+        let (body, limit) = (ConvertBody::new(request, conversion), self.limit(request.ttl));
+        let reply: ConvertReply = self.servers.send(Operation::Convert, paths::CONVERT, &body, limit).await?;
+        (&reply).try_into().map_err(|error| invalid(Operation::Convert, error))
+    }
+}
+
+#[async_trait]
+impl RaiseToken for HttpBackend {
+    async fn raise(&self, request: &Request, to: FencingToken) -> Result<FencingToken> {
+        let (body, limit) = (RaiseBody { request: request.into(), to: to.get() }, self.limit(request.ttl));
+        let reply: RaiseReply = self.servers.send(Operation::Claim, paths::RAISE, &body, limit).await?;
+        reply.token().map_err(|error| invalid(Operation::Claim, error))
+    }
+}
+
+#[async_trait]
+impl KeepRecord for HttpBackend {
+    async fn read_record(&self, name: &LockName) -> Result<StoredRecord> {
+        let (body, limit) = (NameBody::from(name), self.servers.operation_timeout);
+        let reply: RecordReply =
+            self.servers.send(Operation::Record, paths::READ_RECORD, &body, limit).await?;
+        (&reply).try_into().map_err(|error| invalid(Operation::Record, error))
+    }
+
+    async fn write_record(&self, name: &LockName, record: &Record, keep: Duration) -> Result<()> {
+        let (body, limit) = (WriteRecordBody::new(name, record, keep), self.servers.operation_timeout);
+        self.servers.send(Operation::Record, paths::WRITE_RECORD, &body, limit).await
+    }
+}

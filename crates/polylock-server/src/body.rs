@@ -1,0 +1,66 @@
+//! The bodies of messages: JSON, or a problem.
+
+use axum::{
+    Json,
+    body::Bytes,
+    extract::{FromRequest, Request},
+    response::{IntoResponse, Response},
+};
+use http::{HeaderValue, StatusCode, header};
+use polylock_core::Error;
+use polylock_protocol::{InvalidBody, PROBLEM, Problem};
+use serde::de::DeserializeOwned;
+
+/// A refused or failed operation.
+#[derive(Debug)]
+pub(crate) struct Refused(pub(crate) Problem);
+
+impl From<Error> for Refused {
+    fn from(error: Error) -> Self {
+        Self((&error).into())
+    }
+}
+
+impl From<InvalidBody> for Refused {
+    fn from(error: InvalidBody) -> Self {
+        Self((&error).into())
+    }
+}
+
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        let Self(problem) = self;
+        let status = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut response = (status, Json(&problem)).into_response();
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(PROBLEM));
+        if status == StatusCode::SERVICE_UNAVAILABLE {
+            let seconds = problem.retry_after_us.unwrap_or_default().div_ceil(1_000_000).max(1);
+            headers.insert(header::RETRY_AFTER, seconds.into());
+        }
+        response
+    }
+}
+
+/// The JSON body of an operation.
+#[derive(Debug)]
+pub(crate) struct Body<T>(pub(crate) T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
+    type Rejection = Refused;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Refused> {
+        let bytes = Bytes::from_request(request, state).await.map_err(|rejection| {
+            let status = rejection.status().as_u16();
+            Refused(Problem::new("invalid-body", "the body can't be read", status, rejection.body_text()))
+        })?;
+        serde_json::from_slice(&bytes).map(Self).map_err(|error| {
+            Refused(Problem::new(
+                "invalid-body",
+                "the body of the request is invalid",
+                422,
+                error.to_string(),
+            ))
+        })
+    }
+}

@@ -1,0 +1,23 @@
+//! The clock by which claims expire.
+
+use polylock_core::{Clock, RequestId, SystemClock};
+use polylock_protocol::ServerTime;
+
+/// The clock of this server.
+#[derive(Debug)]
+pub(crate) struct ServerClock {
+    server: u64,
+}
+
+impl ServerClock {
+    pub(crate) fn new() -> Self {
+        let bytes = RequestId::random().to_bytes();
+        Self { server: bytes.iter().fold(0, |id, byte| id.rotate_left(8) ^ u64::from(*byte)) }
+    }
+
+    /// Returns the time. The clock goes on while the process is stopped.
+    pub(crate) fn now(&self) -> ServerTime {
+        let us = SystemClock.now().as_nanos() / 1000;
+        ServerTime { server: self.server, us: i64::try_from(us).unwrap_or(i64::MAX) }
+    }
+}

@@ -1,0 +1,135 @@
+//! The operations of a store by the id of a request: see [`polylock_protocol`].
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{Json, extract::State};
+use polylock_core::{
+    Clock, Convert, Error, Inspect, KeepRecord, LockStatus, RaiseToken, Request, SystemClock, Wake,
+};
+use polylock_protocol::{
+    BreakBody, ClaimBody, ClaimReply, ConvertBody, ConvertReply, EntryBody, KeepAliveBody, KeepAliveReply,
+    ListBody, NameBody, RaiseBody, RaiseReply, RecordReply, ReleaseReply, RequestBody, StatusBody, StoreBody,
+    WakeReply, WriteRecordBody,
+};
+use tokio::sync::oneshot;
+
+use crate::{
+    body::{Body, Refused},
+    service::Inner,
+};
+
+/// The longest time until the reply to a wait.
+const MAX_WAIT: Duration = Duration::from_secs(30);
+
+type Reply<T> = Result<Json<T>, Refused>;
+type Of = State<Arc<Inner>>;
+
+pub(crate) async fn describe(State(service): Of) -> Json<StoreBody> {
+    Json(service.description())
+}
+
+/// Claims, unless the client has given the claim up by now.
+pub(crate) async fn claim(State(service): Of, Body(body): Body<ClaimBody>) -> Reply<ClaimReply> {
+    let request = Request::try_from(&body.request)?;
+    let reply = service.run(|service, backend| async move {
+        let _turn = service.turns.next(&request).await;
+        if body.expires.has_passed(service.clock.now()) {
+            return Ok(ClaimReply::Late);
+        }
+        backend.claim(&request).await.map(|outcome| (&outcome).into())
+    });
+    Ok(Json(reply.await?))
+}
+
+/// Waits until the outcome of the last claim on this server may have changed, or the client disconnects.
+pub(crate) async fn wait(State(service): Of, Body(body): Body<RequestBody>) -> Reply<WakeReply> {
+    let request = Request::try_from(&body)?;
+    // Dropped with this future.
+    let (_waits, gone) = oneshot::channel::<()>();
+    let wake = service.run(|_, backend| async move {
+        tokio::select! {
+            wake = backend.wait(&request) => wake,
+            _ = gone => Ok(Wake::Stale),
+            () = SystemClock.sleep_until(SystemClock.now() + MAX_WAIT) => Ok(Wake::Stale),
+        }
+    });
+    Ok(Json(wake.await?.into()))
+}
+
+pub(crate) async fn keep_alive(State(service): Of, Body(body): Body<KeepAliveBody>) -> Reply<KeepAliveReply> {
+    let requests = body.requests.iter().map(|request| Request::try_from(request).map(Arc::new));
+    let requests = requests.collect::<Result<Vec<_>, _>>()?;
+    let outcomes = service.run(|_, backend| async move { backend.keep_alive(&requests).await });
+    Ok(Json(KeepAliveReply { outcomes: outcomes.await?.iter().map(Into::into).collect() }))
+}
+
+pub(crate) async fn release(State(service): Of, Body(body): Body<RequestBody>) -> Reply<ReleaseReply> {
+    let request = Request::try_from(&body)?;
+    let release = service.run(|service, backend| async move {
+        let _turn = service.turns.next(&request).await;
+        backend.release(&request).await
+    });
+    Ok(Json((&release.await?).into()))
+}
+
+pub(crate) async fn convert(State(service): Of, Body(body): Body<ConvertBody>) -> Reply<ConvertReply> {
+    let (request, conversion) = (Request::try_from(&body.request)?, body.conversion()?);
+    let convert = of(&service, service.store.convert.as_ref(), "conversions")?;
+    let outcome = service.run(|_, _| async move { Convert::convert(&*convert, &request, &conversion).await });
+    Ok(Json((&outcome.await?).into()))
+}
+
+pub(crate) async fn raise(State(service): Of, Body(body): Body<RaiseBody>) -> Reply<RaiseReply> {
+    let (request, to) = (Request::try_from(&body.request)?, body.token()?);
+    let raise = of(&service, service.store.raise.as_ref(), "a raise of its tokens")?;
+    let last = service.run(|_, _| async move { RaiseToken::raise(&*raise, &request, to).await });
+    Ok(Json(RaiseReply { last: last.await?.get() }))
+}
+
+pub(crate) async fn inspect(State(service): Of, Body(body): Body<NameBody>) -> Reply<StatusBody> {
+    let (name, inspect) = (body.name()?, inspector(&service)?);
+    let status = service.run(|_, _| async move { inspect.inspect(&name).await });
+    Ok(Json((&status.await?).into()))
+}
+
+pub(crate) async fn list(State(service): Of, Body(body): Body<ListBody>) -> Reply<Vec<StatusBody>> {
+    let inspect = inspector(&service)?;
+    let locks: Vec<LockStatus> = service.run(|_, _| async move { inspect.list(&body.prefix).await }).await?;
+    Ok(Json(locks.iter().map(Into::into).collect()))
+}
+
+pub(crate) async fn break_lock(State(service): Of, Body(body): Body<BreakBody>) -> Reply<Vec<EntryBody>> {
+    let ((name, order), inspect) = (body.order()?, inspector(&service)?);
+    let holders = service.run(|_, _| async move { inspect.break_lock(&name, &order).await });
+    Ok(Json(holders.await?.iter().map(Into::into).collect()))
+}
+
+pub(crate) async fn read_record(State(service): Of, Body(body): Body<NameBody>) -> Reply<RecordReply> {
+    let (name, records) = (body.name()?, record_keeper(&service)?);
+    let stored = service.run(|_, _| async move { records.read_record(&name).await });
+    Ok(Json((&stored.await?).into()))
+}
+
+pub(crate) async fn write_record(State(service): Of, Body(body): Body<WriteRecordBody>) -> Reply<()> {
+    let ((name, record, keep), records) = (body.record()?, record_keeper(&service)?);
+    service.run(|_, _| async move { records.write_record(&name, &record, keep).await }).await?;
+    Ok(Json(()))
+}
+
+fn inspector(service: &Inner) -> Result<Arc<dyn Inspect>, Refused> {
+    of(service, service.store.inspect.as_ref(), "inspection")
+}
+
+fn record_keeper(service: &Inner) -> Result<Arc<dyn KeepRecord>, Refused> {
+    of(service, service.store.records.as_ref(), "records of jobs")
+}
+
+/// Returns an optional interface of the store.
+fn of<T: ?Sized>(
+    service: &Inner,
+    interface: Option<&Arc<T>>,
+    capability: &'static str,
+) -> Result<Arc<T>, Refused> {
+    let backend = service.store.backend.capabilities().backend;
+    interface.cloned().ok_or_else(|| Error::Unsupported { backend, capability }.into())
+}
