@@ -6,9 +6,9 @@ use azure_core::{
     error::ErrorKind,
     http::{StatusCode, headers::HeaderName},
 };
-use polylock_core::{Error, Fault, Operation, failure::At};
+use polylock_core::{Error, Fault, Operation, failure::At, url::is_untrusted};
 
-use crate::{NAME, tls, wire::RESENT};
+use crate::{NAME, wire::RESENT};
 
 /// A refusal by the service. The request has had no effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -126,9 +126,7 @@ impl Cause {
             Self::Refused(refusal, _) => *refusal != Refusal::NoContainer,
             Self::Failed(error) => match error.http_status() {
                 Some(status) => diagnose(status, code(error)).0 == Fault::Temporary,
-                None => {
-                    matches!(error.kind(), ErrorKind::Connection | ErrorKind::Io) && !tls::is_untrusted(error)
-                }
+                None => matches!(error.kind(), ErrorKind::Connection | ErrorKind::Io) && !is_untrusted(error),
             },
         }
     }
@@ -174,7 +172,7 @@ impl Cause {
                 }
                 None => {
                     let (fault, advice) = match error.kind() {
-                        _ if tls::is_untrusted(&error) => (
+                        _ if is_untrusted(&error) => (
                             Fault::Permanent,
                             Some(
                                 "the server's certificate is not trusted: name its authority in polylock.tls_ca",

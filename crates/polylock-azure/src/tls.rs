@@ -1,7 +1,5 @@
 //! Encrypted connections, with the feature `tls`.
 
-use std::error::Error;
-
 use polylock_core::{ConfigError, url::Certificates};
 use reqwest::ClientBuilder;
 
@@ -17,15 +15,11 @@ pub(crate) fn configure(
     if !encrypted {
         return Ok(builder.tls_certs_only([]));
     }
-    let (Some(ca), Some(pem)) = (&files.ca, files.read()?.ca) else { return Ok(builder) };
-    let problem = |problem: &dyn std::fmt::Display| {
-        ConfigError::new("polylock.tls_ca", format!("can't read {}: {problem}", ca.display()))
-    };
-    let certificates = reqwest::Certificate::from_pem_bundle(&pem).map_err(|error| problem(&error))?;
-    if certificates.is_empty() {
-        return Err(problem(&"it contains no certificate"));
-    }
-    Ok(builder.tls_certs_merge(certificates))
+    let certificates = files.authorities()?;
+    let certificates = certificates.iter().map(|der| reqwest::Certificate::from_der(der));
+    let certificates = certificates.collect::<Result<Vec<_>, _>>();
+    let problem = |error: reqwest::Error| ConfigError::new("polylock.tls_ca", error.to_string());
+    Ok(builder.tls_certs_merge(certificates.map_err(problem)?))
 }
 
 /// Stub for builds without the feature `tls`. `Config::check` refuses encrypted connections.
@@ -36,25 +30,4 @@ pub(crate) fn configure(
     _: &Certificates,
 ) -> Result<ClientBuilder, ConfigError> {
     Ok(builder)
-}
-
-/// Returns true if an error is about the server's certificate. A retry does not help then.
-#[cfg(feature = "tls")]
-pub(crate) fn is_untrusted(error: &(dyn Error + 'static)) -> bool {
-    let mut cause = Some(error);
-    while let Some(error) = cause {
-        if matches!(error.downcast_ref(), Some(rustls::Error::InvalidCertificate(_))) {
-            return true;
-        }
-        // The `source` of an I/O error is that of the error in it, not the error itself.
-        let within = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
-        cause = within.map(|error| error as &(dyn Error + 'static)).or_else(|| error.source());
-    }
-    false
-}
-
-/// Stub for builds without the feature `tls`: no server has presented a certificate.
-#[cfg(not(feature = "tls"))]
-pub(crate) fn is_untrusted(_: &(dyn Error + 'static)) -> bool {
-    false
 }

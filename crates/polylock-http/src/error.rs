@@ -2,7 +2,7 @@
 
 use std::error::Error as _;
 
-use polylock_core::{Error, Fault, Operation, failure::At};
+use polylock_core::{Error, Fault, Operation, failure::At, url::is_untrusted};
 use polylock_protocol::Problem;
 
 use crate::NAME;
@@ -19,6 +19,9 @@ pub(crate) enum Failure {
     /// The server has replied with a problem.
     #[error("{}", .0.detail.as_deref().unwrap_or(&.0.title))]
     Refused(Problem),
+    /// The certificate of the server is not trusted.
+    #[error("{0}; name the authority of the certificate with polylock.tls_ca")]
+    Untrusted(String),
     /// The reply is not one of this version.
     #[error("{0}")]
     Invalid(String),
@@ -27,7 +30,11 @@ pub(crate) enum Failure {
 impl Failure {
     /// Returns the failure of a request.
     pub(crate) fn of(error: &reqwest::Error) -> Self {
-        if error.is_connect() { Self::NotSent(describe(error)) } else { Self::Unanswered(describe(error)) }
+        match error.is_connect() {
+            true if is_untrusted(error) => Self::Untrusted(describe(error)),
+            true => Self::NotSent(describe(error)),
+            false => Self::Unanswered(describe(error)),
+        }
     }
 
     /// Returns true if another server may do better.
@@ -35,7 +42,7 @@ impl Failure {
         match self {
             Self::NotSent(_) | Self::Unanswered(_) => true,
             Self::Refused(problem) => matches!(problem.status, 502..=504),
-            Self::Invalid(_) => false,
+            Self::Untrusted(_) | Self::Invalid(_) => false,
         }
     }
 
@@ -50,6 +57,7 @@ impl Failure {
         match self {
             Self::NotSent(cause) | Self::Unanswered(cause) => at.advise(Fault::Temporary, cause),
             Self::Refused(problem) => problem.to_error(NAME, operation),
+            error @ Self::Untrusted(_) => at.advise(Fault::Permanent, error.to_string()),
             Self::Invalid(cause) => at.advise(Fault::Permanent, cause),
         }
     }

@@ -5,21 +5,19 @@ use reqwest::ClientBuilder;
 
 use crate::config::Config;
 
-/// Returns a client that trusts the authority of the configuration in addition to the system's.
+/// Returns a client that speaks HTTP/2, and trusts the authority of the configuration in addition to the system's.
 #[cfg(feature = "tls")]
 pub(crate) fn configure(builder: ClientBuilder, config: &Config) -> Result<ClientBuilder, ConfigError> {
     polylock_core::url::install_crypto_provider();
     if !config.encrypted {
+        // Reading the system's authorities takes some time.
         return Ok(builder.tls_certs_only([]).http2_prior_knowledge());
     }
-    let files = &config.certificates;
-    let (Some(ca), Some(pem)) = (&files.ca, files.read()?.ca) else { return Ok(builder) };
-    let problem = |problem: &dyn std::fmt::Display| {
-        ConfigError::new("polylock.tls_ca", format!("can't read {}: {problem}", ca.display()))
-    };
-    let certificates = reqwest::Certificate::from_pem_bundle(&pem).map_err(|error| problem(&error))?;
-    if certificates.is_empty() {
-        return Err(problem(&"it contains no certificate"));
+    let mut certificates = Vec::new();
+    for der in config.certificates.authorities()? {
+        let certificate = reqwest::Certificate::from_der(&der);
+        certificates
+            .push(certificate.map_err(|error| ConfigError::new("polylock.tls_ca", error.to_string()))?);
     }
     Ok(builder.tls_certs_merge(certificates))
 }

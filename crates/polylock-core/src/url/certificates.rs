@@ -90,6 +90,30 @@ impl Certificates {
     }
 }
 
+#[cfg(feature = "tls")]
+impl Certificates {
+    /// Returns the certificates in the file of the authority, each as DER; none without a file.
+    ///
+    /// # Errors
+    /// [`ConfigError`] on `polylock.tls_ca` if the file can't be read, or contains no certificate.
+    pub fn authorities(&self) -> Result<Vec<Vec<u8>>, ConfigError> {
+        use rustls::pki_types::{CertificateDer, pem::PemObject};
+
+        let Some(file) = &self.ca else { return Ok(Vec::new()) };
+        let problem =
+            |problem: String| ConfigError::new(CA, format!("can't read {}: {problem}", file.display()));
+        let pem = read(CA, file)?;
+        let certificates =
+            CertificateDer::pem_slice_iter(&pem).map(|found| found.map(|found| found.to_vec()));
+        let certificates: Vec<_> =
+            certificates.collect::<Result<_, _>>().map_err(|error| problem(error.to_string()))?;
+        if certificates.is_empty() {
+            return Err(problem("it contains no certificate".to_owned()));
+        }
+        Ok(certificates)
+    }
+}
+
 fn read(key: &str, file: &Path) -> Result<Vec<u8>, ConfigError> {
     std::fs::read(file)
         .map_err(|error| ConfigError::new(key, format!("can't read {}: {error}", file.display())))
@@ -99,6 +123,29 @@ fn read(key: &str, file: &Path) -> Result<Vec<u8>, ConfigError> {
 #[must_use]
 pub fn tls_is_not_compiled_in() -> ConfigError {
     ConfigError::new("store", "encrypted connections are not compiled in: enable feature \"tls\"")
+}
+
+/// Returns true if an error is about the certificate of a server. A retry does not help then.
+#[cfg(feature = "tls")]
+#[must_use]
+pub fn is_untrusted(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        if matches!(error.downcast_ref(), Some(rustls::Error::InvalidCertificate(_))) {
+            return true;
+        }
+        // The `source` of an I/O error is that of the error in it, not the error itself.
+        let within = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+        cause = within.map(|error| error as &(dyn std::error::Error + 'static)).or_else(|| error.source());
+    }
+    false
+}
+
+/// Without the feature `tls`, no server presents a certificate.
+#[cfg(not(feature = "tls"))]
+#[must_use]
+pub fn is_untrusted(_: &(dyn std::error::Error + 'static)) -> bool {
+    false
 }
 
 /// Installs a process-wide provider of cryptography, unless there is one. Drivers that use `rustls` panic without it.

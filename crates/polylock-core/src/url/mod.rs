@@ -12,6 +12,6 @@ mod store_url;
 pub use address::{Address, Host};
 #[cfg(feature = "tls")]
 pub use certificates::install_crypto_provider;
-pub use certificates::{Certificates, Pem, tls_is_not_compiled_in};
+pub use certificates::{Certificates, Pem, is_untrusted, tls_is_not_compiled_in};
 pub use keys::{Keys, nearest};
 pub use store_url::{StoreUrl, read};
