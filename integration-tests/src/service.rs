@@ -33,7 +33,9 @@ impl Service {
                 let listener = listener.unwrap_or_else(|error| panic!("no port: {error}"));
                 sender.send(listener.local_addr()).ok();
                 let stopped = async { drop(stopped.await) };
-                polylock_server::serve(listener, polylock_server::Service::new(store), stopped).await;
+                let service = polylock_server::Service::new(store);
+                let service = service.unwrap_or_else(|error| panic!("{error}"));
+                polylock_server::serve(listener, service, stopped).await;
             });
         });
         let address = started.recv().unwrap_or_else(|_| panic!("the service has not started"));

@@ -273,6 +273,10 @@ impl Backend for AzureBackend {
         Ok(outcome)
     }
 
+    fn drop_waiter(&self, request: &Request) {
+        self.waiters.leave(request);
+    }
+
     fn request_records(&self) -> Option<usize> {
         Some(self.attempts.len())
     }

@@ -317,14 +317,7 @@ KEYS
   r            read the store now
   q, Ctrl-C    quit";
 
-pub(crate) const SERVE: &str = "\
-Prints the address, and serves until a signal ends it. Programs open
-polylock+http://127.0.0.1:7420 as a store. Several servers may serve the
-same store: name all of them, polylock+http://host1,host2, and a program
-continues on another server, with its holds and its place in the queue.
-
-EXAMPLES
-  polylock serve -S postgres://app@db/app --listen 127.0.0.1:7421";
+pub(crate) const SERVE: &str = include_str!("help/serve.txt");
 
 pub(crate) const SCHEMA: &str = "\
 A program that opens a store creates the tables itself. If its user may

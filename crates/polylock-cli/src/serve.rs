@@ -1,6 +1,6 @@
 //! `serve`: the lock service in front of the store.
 
-use std::{io, net::SocketAddr};
+use std::net::SocketAddr;
 
 use polylock::read_url;
 use polylock_server::Service;
@@ -23,19 +23,22 @@ pub(crate) async fn serve(global: &Global, listen: SocketAddr, output: &Output) 
         );
         return Err(Failure::new(USAGE, problem));
     }
-    let cannot = |what: &str, error: &io::Error| Failure::new(UNAVAILABLE, format!("can't {what}: {error}"));
     let mut signals = Signals::listen()
         .map_err(|error| Failure::new(INTERNAL, format!("can't listen for signals: {error}")))?;
     let chosen = store::choose(global, output)?;
     let (_, config) = read_url(&chosen.config.into_url()?)?;
-    let store = config.open().await?;
-    let listener =
-        TcpListener::bind(listen).await.map_err(|error| cannot(&format!("listen on {listen}"), &error))?;
-    let address = listener.local_addr().map_err(|error| cannot("find the address", &error))?;
+    let service = Service::new(config.open().await?)?;
+    let listener = TcpListener::bind(listen).await.map_err(|error| {
+        let hint = "; choose another port with --listen";
+        Failure::new(UNAVAILABLE, format!("can't listen on {listen}: {error}{hint}"))
+    })?;
+    let address = listener
+        .local_addr()
+        .map_err(|error| Failure::new(INTERNAL, format!("can't find the address: {error}")))?;
     output.detail(format!("serving {}", chosen.display_name));
     output.data(&format!("http://{address}\n"))?;
     let mut signal = None;
     let ended = async { signal = Some(signals.next_termination().await) };
-    polylock_server::serve(listener, Service::new(store), ended).await;
+    polylock_server::serve(listener, service, ended).await;
     Ok(signal.map_or(0, |signal| signals::exit_code(signal.as_raw())))
 }

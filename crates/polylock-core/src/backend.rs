@@ -106,6 +106,12 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// An error means *unknown*. Core retries until the lease has expired.
     async fn release(&self, request: &Request) -> Result<Release>;
 
+    /// Removes what this process keeps about a waiting `request`, without a change in the store and without blocking: its client has gone, or
+    /// continues in another process. A later claim begins again. Does nothing by default.
+    ///
+    /// Core does not call it: the waiters of a process end with their release. A server that passes the operations of clients on does.
+    fn drop_waiter(&self, _request: &Request) {}
+
     /// Returns the number of records that this process keeps about requests that hold the lock or have ended; `None`, the default, if
     /// the store does not count them. It does not block.
     ///

@@ -239,7 +239,7 @@ impl Lock {
         request.owner = self.owner;
         request.label = self.label.transpose()?;
         request.queues = queues;
-        request.outlives_process = !self.hold.min.is_zero();
+        request.outlives_process = self.handle.context.holds_outlive_process || !self.hold.min.is_zero();
         // Zero means no queueing; it can't be the time limit for the store's reply.
         let wait = self.options.wait.filter(|wait| !wait.is_zero());
         self.hold.check()?;

@@ -50,7 +50,15 @@ impl Locks {
     pub fn builder(store: Store) -> LocksBuilder {
         let mut options = Options::default();
         options.ttl = store.backend.capabilities().nearest_ttl(options.ttl);
-        LocksBuilder { store, options, owner: None, label: None, clock: None, metrics: None }
+        LocksBuilder {
+            store,
+            options,
+            owner: None,
+            label: None,
+            clock: None,
+            metrics: None,
+            holds_outlive_process: false,
+        }
     }
 
     /// Returns the lock `name`, to be acquired. An invalid name is an error of the acquisition.
@@ -284,6 +292,7 @@ pub struct LocksBuilder {
     label: Option<Label>,
     clock: Option<Arc<dyn Clock>>,
     metrics: Option<Arc<dyn Metrics>>,
+    holds_outlive_process: bool,
 }
 
 impl LocksBuilder {
@@ -302,6 +311,13 @@ impl LocksBuilder {
     /// Sets the default label of the locks, which [`Lock::label`] replaces.
     pub fn label(mut self, label: Label) -> Self {
         self.label = Some(label);
+        self
+    }
+
+    /// Keeps the holds until the end of their leases if this process ends, on every store: for a server that holds locks for its clients. By
+    /// default, a store that [frees the locks of dead holders](crate::Capabilities::frees_dead_holders) may grant them at once.
+    pub const fn holds_outlive_process(mut self) -> Self {
+        self.holds_outlive_process = true;
         self
     }
 
@@ -329,6 +345,7 @@ impl LocksBuilder {
             is_system_clock: self.clock.is_none(),
             clock: self.clock.unwrap_or_else(|| Arc::new(SystemClock)),
             metrics: self.metrics,
+            holds_outlive_process: self.holds_outlive_process,
             gauges: Default::default(),
             pending: Pending::for_new_store(),
             io: Default::default(),

@@ -361,6 +361,10 @@ impl Backend for MemoryBackend {
         Ok(outcome)
     }
 
+    fn drop_waiter(&self, request: &Request) {
+        self.space.wakeups.remove(request.id);
+    }
+
     fn request_records(&self) -> Option<usize> {
         let state = self.space.lock();
         Some(state.locks.len() + state.broken.len())

@@ -17,6 +17,9 @@ use crate::{config::Config, error::Failure, server::Server, tls};
 /// The longest time that a server gets while there is another one.
 const SHARE: Duration = Duration::from_millis(700);
 
+/// The time between two pings of a server with an open request, and the time within which it must reply: then all waits on it end.
+const PINGS: (Duration, Duration) = (Duration::from_secs(3), Duration::from_secs(2));
+
 /// The number of attempts of a claim that a server finds too late.
 const LATE: u32 = 3;
 
@@ -42,16 +45,15 @@ struct Unanswered {
 }
 
 impl Servers {
-    /// Connects to the first server that replies.
+    /// Connects to the first server that replies. Core repeats this while the store may be unavailable.
     pub(crate) async fn connect(config: &Config) -> Result<Self> {
         config.check()?;
         let client = reqwest::Client::builder()
             .connect_timeout(config.operation_timeout.min(SHARE * 2))
             .redirect(reqwest::redirect::Policy::none())
             .tcp_nodelay(true)
-            .http2_keep_alive_interval(Duration::from_secs(1))
-            .http2_keep_alive_timeout(Duration::from_secs(2))
-            .http2_keep_alive_while_idle(true);
+            .http2_keep_alive_interval(PINGS.0)
+            .http2_keep_alive_timeout(PINGS.1);
         let client = tls::configure(client, config)?.build().map_err(|error| {
             polylock_core::ConfigError::new("store", format!("can't create the HTTP client: {error}"))
         })?;
@@ -61,28 +63,24 @@ impl Servers {
             .map(|server| Arc::new(Server::new(client.clone(), config, server)))
             .collect();
         let deadline = SystemClock.now() + config.connect_timeout;
-        loop {
-            let mut last = None;
-            for (at, server) in all.iter().enumerate() {
-                match server.store(config.operation_timeout).await {
-                    Ok(store) => {
-                        return Ok(Self {
-                            current: AtomicUsize::new(at),
-                            store,
-                            operation_timeout: config.operation_timeout,
-                            unanswered: Mutex::default(),
-                            all,
-                        });
-                    }
-                    Err(failure) => last = Some(failure.at(Operation::Connect, &server.base)),
+        let mut last = None;
+        for (at, server) in all.iter().enumerate() {
+            let others = u32::try_from(all.len() - at).unwrap_or(u32::MAX);
+            let share = deadline.since(SystemClock.now()) / others;
+            match server.store(share.min(config.operation_timeout)).await {
+                Ok(store) => {
+                    return Ok(Self {
+                        current: AtomicUsize::new(at),
+                        store,
+                        operation_timeout: config.operation_timeout,
+                        unanswered: Mutex::default(),
+                        all,
+                    });
                 }
+                Err(failure) => last = Some(failure.at(Operation::Connect, &server.base)),
             }
-            let error = last.unwrap_or_else(|| unreachable!("a URL has at least one server"));
-            if !error.is_temporary() || SystemClock.now() >= deadline {
-                return Err(error);
-            }
-            SystemClock.sleep_until(SystemClock.now() + RELEASE_PAUSE).await;
         }
+        Err(last.unwrap_or_else(|| unreachable!("a URL has at least one server")))
     }
 
     /// Returns the server that is used now.

@@ -16,7 +16,9 @@ pub struct InvalidBody {
 }
 
 impl InvalidBody {
-    pub(crate) fn new(field: &'static str, problem: impl Into<String>) -> Self {
+    /// Creates the error for `field`.
+    #[must_use]
+    pub fn new(field: &'static str, problem: impl Into<String>) -> Self {
         Self { field, problem: problem.into() }
     }
 

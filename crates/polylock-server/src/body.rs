@@ -2,7 +2,7 @@
 
 use axum::{
     Json,
-    body::Bytes,
+    body::{Bytes, HttpBody},
     extract::{FromRequest, Request},
     response::{IntoResponse, Response},
 };
@@ -46,10 +46,31 @@ impl IntoResponse for Refused {
 #[derive(Debug)]
 pub(crate) struct Body<T>(pub(crate) T);
 
+/// The JSON body of an operation; the default value without a body.
+#[derive(Debug)]
+pub(crate) struct OptionalBody<T>(pub(crate) T);
+
+impl<S: Send + Sync, T: DeserializeOwned + Default> FromRequest<S> for OptionalBody<T> {
+    type Rejection = Refused;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Refused> {
+        if request.body().size_hint().exact() == Some(0) {
+            return Ok(Self(T::default()));
+        }
+        Body::from_request(request, state).await.map(|Body(body)| Self(body))
+    }
+}
+
 impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
     type Rejection = Refused;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Refused> {
+        let content = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+        if content.is_none_or(|kind| !kind.trim_start().to_ascii_lowercase().starts_with("application/json"))
+        {
+            let detail = "send the header Content-Type: application/json";
+            return Err(Refused(Problem::new("media-type", "the body is not JSON", 415, detail)));
+        }
         let bytes = Bytes::from_request(request, state).await.map_err(|rejection| {
             let status = rejection.status().as_u16();
             Refused(Problem::new("invalid-body", "the body can't be read", status, rejection.body_text()))

@@ -1,6 +1,6 @@
 //! The clock by which claims expire.
 
-use polylock_core::{Clock, RequestId, SystemClock};
+use polylock_core::{Clock, Moment, RequestId, SystemClock};
 use polylock_protocol::ServerTime;
 
 /// The clock of this server.
@@ -17,7 +17,11 @@ impl ServerClock {
 
     /// Returns the time. The clock goes on while the process is stopped.
     pub(crate) fn now(&self) -> ServerTime {
-        let us = SystemClock.now().as_nanos() / 1000;
-        ServerTime { server: self.server, us: i64::try_from(us).unwrap_or(i64::MAX) }
+        self.at(SystemClock.now())
+    }
+
+    /// Returns the time at this moment.
+    pub(crate) fn at(&self, moment: Moment) -> ServerTime {
+        ServerTime { server: self.server, us: i64::try_from(moment.as_nanos() / 1000).unwrap_or(i64::MAX) }
     }
 }

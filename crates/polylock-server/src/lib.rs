@@ -6,9 +6,13 @@
 mod alerts;
 mod body;
 mod clock;
+mod holds;
 mod operations;
 mod serve;
 mod service;
+mod status;
+mod streams;
 mod turns;
+mod waiters;
 
 pub use self::{serve::serve, service::Service};

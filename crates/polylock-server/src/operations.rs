@@ -4,7 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use axum::{Json, extract::State};
 use polylock_core::{
-    Clock, Convert, Error, Inspect, KeepRecord, LockStatus, RaiseToken, Request, SystemClock, Wake,
+    ClaimOutcome, Clock, Convert, Error, Inspect, KeepRecord, LockStatus, RaiseToken, Request, SystemClock,
+    Wake,
 };
 use polylock_protocol::{
     BreakBody, ClaimBody, ClaimReply, ConvertBody, ConvertReply, EntryBody, KeepAliveBody, KeepAliveReply,
@@ -36,7 +37,13 @@ pub(crate) async fn claim(State(service): Of, Body(body): Body<ClaimBody>) -> Re
         if body.expires.has_passed(service.clock.now()) {
             return Ok(ClaimReply::Late);
         }
-        backend.claim(&request).await.map(|outcome| (&outcome).into())
+        // Before the claim: its client may go away meanwhile.
+        service.waiters.insert(&request, SystemClock.now());
+        let outcome = backend.claim(&request).await;
+        if matches!(outcome, Ok(ClaimOutcome::Granted(_))) || !request.queues {
+            service.waiters.remove(&request);
+        }
+        outcome.map(|outcome| (&outcome).into())
     });
     Ok(Json(reply.await?))
 }
@@ -46,12 +53,16 @@ pub(crate) async fn wait(State(service): Of, Body(body): Body<RequestBody>) -> R
     let request = Request::try_from(&body)?;
     // Dropped with this future.
     let (_waits, gone) = oneshot::channel::<()>();
-    let wake = service.run(|_, backend| async move {
-        tokio::select! {
+    let wake = service.run(|service, backend| async move {
+        let wake = tokio::select! {
             wake = backend.wait(&request) => wake,
             _ = gone => Ok(Wake::Stale),
             () = SystemClock.sleep_until(SystemClock.now() + MAX_WAIT) => Ok(Wake::Stale),
+        };
+        if let Ok(Wake::Granted(_)) = wake {
+            service.waiters.remove(&request);
         }
+        wake
     });
     Ok(Json(wake.await?.into()))
 }
@@ -59,17 +70,15 @@ pub(crate) async fn wait(State(service): Of, Body(body): Body<RequestBody>) -> R
 pub(crate) async fn keep_alive(State(service): Of, Body(body): Body<KeepAliveBody>) -> Reply<KeepAliveReply> {
     let requests = body.requests.iter().map(|request| Request::try_from(request).map(Arc::new));
     let requests = requests.collect::<Result<Vec<_>, _>>()?;
+    let now = SystemClock.now();
+    requests.iter().for_each(|request| service.waiters.extend(request, now));
     let outcomes = service.run(|_, backend| async move { backend.keep_alive(&requests).await });
     Ok(Json(KeepAliveReply { outcomes: outcomes.await?.iter().map(Into::into).collect() }))
 }
 
 pub(crate) async fn release(State(service): Of, Body(body): Body<RequestBody>) -> Reply<ReleaseReply> {
-    let request = Request::try_from(&body)?;
-    let release = service.run(|service, backend| async move {
-        let _turn = service.turns.next(&request).await;
-        backend.release(&request).await
-    });
-    Ok(Json((&release.await?).into()))
+    let release = service.release(Request::try_from(&body)?).await?;
+    Ok(Json((&release).into()))
 }
 
 pub(crate) async fn convert(State(service): Of, Body(body): Body<ConvertBody>) -> Reply<ConvertReply> {

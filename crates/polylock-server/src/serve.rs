@@ -6,10 +6,10 @@ use axum::{
     Router,
     extract::{DefaultBodyLimit, Request, State},
     middleware::{self, Next},
-    response::Response,
-    routing::{get, post},
+    response::{IntoResponse, Response},
+    routing::{get, post, put},
 };
-use http::HeaderValue;
+use http::{HeaderValue, header};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::{conn::auto::Builder, graceful::GracefulShutdown},
@@ -22,8 +22,9 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::{
     alerts::alerts,
     body::Refused,
-    operations,
+    holds, operations,
     service::{Inner, Service},
+    status, streams,
 };
 
 fn routes(service: &Service) -> Router {
@@ -42,9 +43,16 @@ fn routes(service: &Service) -> Router {
         .route(paths::READ_RECORD, post(operations::read_record))
         .route(paths::WRITE_RECORD, post(operations::write_record))
         .route(paths::ALERTS, get(alerts))
+        .route("/healthz", get(status::healthy))
+        .route("/readyz", get(status::ready))
+        .route("/v1/locks", get(status::list))
+        .route("/v1/locks/{name}", get(status::inspect).post(streams::acquire))
+        .route("/v1/locks/{name}/break", post(status::break_lock))
+        .route("/v1/holds/{id}", put(holds::put).delete(holds::delete))
         .fallback(no_such_path)
         .method_not_allowed_fallback(no_such_method)
         .layer(DefaultBodyLimit::max(MAX_BODY))
+        .layer(middleware::from_fn(refuse_pages))
         .layer(middleware::from_fn_with_state(state.clone(), with_clock))
         .with_state(state)
 }
@@ -57,6 +65,18 @@ async fn no_such_path(request: Request) -> Refused {
 async fn no_such_method(request: Request) -> Refused {
     let (method, path) = (request.method(), request.uri().path());
     Refused(Problem::new("method", "another method is needed", 405, format!("{path} has no {method}")))
+}
+
+/// Refuses the requests of web pages: any page that a user of this machine opens could use the locks. A browser adds the header to every
+/// request with a body.
+async fn refuse_pages(request: Request, next: Next) -> Response {
+    if request.headers().contains_key(header::ORIGIN) {
+        let detail =
+            "the service has no rights for the pages of a browser: use a client without the header Origin";
+        return Refused(Problem::new("forbidden", "requests of web pages are refused", 403, detail))
+            .into_response();
+    }
+    next.run(request).await
 }
 
 /// Adds the clock of the server to a reply.
@@ -74,22 +94,34 @@ const STREAMS: u32 = 100_000;
 const HEADER: Duration = Duration::from_secs(10);
 /// The time between two pings of a silent client, and the time within which it must reply.
 const PINGS: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(10));
+/// The time without an acknowledgement after which a client has gone.
+const GONE: Duration = Duration::from_secs(20);
 /// The time after a shutdown for which requests may continue.
 const DRAIN: Duration = Duration::from_secs(5);
+/// The time between two searches for waiters of clients that have gone.
+const SWEEP: Duration = Duration::from_secs(1);
 /// The pause after an error of the listener, for instance because of too many open files.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Serves clients on `listener` until `shutdown` ends, and then the requests that have begun, for five seconds at most.
+/// Serves clients on `listener` until `shutdown` ends. Then it releases the locks of streams, and serves the requests that have begun, for
+/// five seconds each at most.
 ///
 /// # Cancel safety
 /// Dropping the future ends the connections. Operations of the store that have begun are carried out.
 pub async fn serve(listener: TcpListener, service: Service, shutdown: impl Future<Output = ()>) {
     let (routes, connections) = (routes(&service), GracefulShutdown::new());
     let mut shutdown = pin!(shutdown);
+    let mut next_sweep = SystemClock.now() + SWEEP;
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             () = &mut shutdown => break,
+            () = SystemClock.sleep_until(next_sweep) => {
+                let now = SystemClock.now();
+                service.inner().drop_waiters(now);
+                next_sweep = now + SWEEP;
+                continue;
+            }
         };
         match accepted {
             Ok((stream, _)) => spawn(stream, routes.clone(), &connections),
@@ -101,6 +133,12 @@ pub async fn serve(listener: TcpListener, service: Service, shutdown: impl Futur
         }
     }
     drop(listener);
+    // The clients of streams receive the reason, and their locks are free for others.
+    if let Some(Err(error)) =
+        SystemClock.before(SystemClock.now() + DRAIN, service.inner().locks.shutdown()).await
+    {
+        tracing::warn!(error = &error as &dyn std::error::Error, "not all locks of streams were released");
+    }
     SystemClock.before(SystemClock.now() + DRAIN, connections.shutdown()).await;
 }
 
@@ -108,6 +146,9 @@ pub async fn serve(listener: TcpListener, service: Service, shutdown: impl Futur
 fn spawn(stream: TcpStream, routes: Router, connections: &GracefulShutdown) {
     // A small reply must not wait for more.
     stream.set_nodelay(true).ok();
+    // A machine that has gone does not acknowledge the heartbeats of a stream.
+    #[cfg(target_os = "linux")]
+    rustix::net::sockopt::set_tcp_user_timeout(&stream, GONE.as_millis().try_into().unwrap_or(u32::MAX)).ok();
     let mut builder = Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER);
     builder

@@ -2,11 +2,11 @@
 
 use std::{future::Future, sync::Arc};
 
-use polylock_core::{Backend, LockName, Result, Store};
+use polylock_core::{Backend, Error, HoldLifetime, LockName, Locks, Moment, Release, Request, Result, Store};
 use polylock_protocol::StoreBody;
 use tokio::sync::broadcast;
 
-use crate::{clock::ServerClock, turns::Turns};
+use crate::{clock::ServerClock, turns::Turns, waiters::Waiters};
 
 /// The number of names of broken locks that a slow reader may be behind.
 const ALERTS: usize = 1024;
@@ -18,15 +18,27 @@ pub struct Service(Arc<Inner>);
 #[derive(Debug)]
 pub(crate) struct Inner {
     pub(crate) store: Store,
+    /// The locks of the streams.
+    pub(crate) locks: Locks,
     pub(crate) clock: ServerClock,
     pub(crate) turns: Turns,
+    pub(crate) waiters: Waiters,
     pub(crate) alerts: broadcast::Sender<LockName>,
 }
 
 impl Service {
     /// Offers `store`.
-    #[must_use]
-    pub fn new(store: Store) -> Self {
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for a store with holds that last as long as a connection or a session: the one of the server would keep the
+    /// locks of clients that have died.
+    pub fn new(store: Store) -> Result<Self> {
+        let capabilities = store.backend.capabilities();
+        if capabilities.hold_lifetime == HoldLifetime::Session {
+            let capability =
+                "clients of a lock service, because its locks last as long as the server's own session";
+            return Err(Error::Unsupported { backend: capabilities.backend, capability });
+        }
         let (alerts, _) = broadcast::channel(ALERTS);
         if let Some(source) = &store.alerts {
             let alerts = alerts.clone();
@@ -36,7 +48,10 @@ impl Service {
                 true
             });
         }
-        Self(Arc::new(Inner { store, clock: ServerClock::new(), turns: Turns::default(), alerts }))
+        // A client counts on its lease although this server may have ended.
+        let locks = Locks::builder(store.clone()).holds_outlive_process().build();
+        let (turns, waiters) = (Turns::default(), Waiters::default());
+        Ok(Self(Arc::new(Inner { store, locks, clock: ServerClock::new(), turns, waiters, alerts })))
     }
 
     pub(crate) fn inner(&self) -> &Arc<Inner> {
@@ -57,6 +72,24 @@ impl Inner {
             keeps_records: records.is_some(),
             converts: convert.is_some(),
         }
+    }
+
+    /// Drops the waiters of clients that have gone.
+    pub(crate) fn drop_waiters(&self, now: Moment) {
+        for request in self.waiters.take_expired(now) {
+            self.store.backend.drop_waiter(&request);
+        }
+    }
+
+    /// Releases `request`. No claim of it follows.
+    pub(crate) async fn release(self: &Arc<Self>, request: Request) -> Result<Release> {
+        let release = self.run(|service, backend| async move {
+            let mut turn = service.turns.next(&request).await;
+            service.turns.release(&request, &mut turn);
+            service.waiters.remove(&request);
+            backend.release(&request).await
+        });
+        release.await
     }
 
     /// Carries an operation out on the thread of the store, to its end: even if the client disconnects.

@@ -120,6 +120,10 @@ impl Backend for TemplateBackend {
         }
         Err(Self::contended(Operation::Release))
     }
+
+    fn drop_waiter(&self, request: &Request) {
+        self.waiters.leave(request);
+    }
 }
 
 /// Returns the token of a record. It is positive once the lock was granted.

@@ -40,6 +40,8 @@ pub(crate) struct StoreContext {
     /// True if `clock` is the machine's, by which the delay of a wake-up can be measured.
     pub(crate) is_system_clock: bool,
     pub(crate) metrics: Option<Arc<dyn Metrics>>,
+    /// True if holds last until the end of their leases although this process has ended.
+    pub(crate) holds_outlive_process: bool,
     pub(crate) gauges: Arc<Gauges>,
     pub(crate) pending: Arc<Pending>,
     pub(crate) local_queues: Arc<LocalQueues>,

@@ -169,6 +169,12 @@ impl Backend for Both {
         Ok(outcome)
     }
 
+    fn drop_waiter(&self, request: &Request) {
+        self.records().remove(&request.id);
+        self.old.drop_waiter(request);
+        self.new.drop_waiter(request);
+    }
+
     fn request_records(&self) -> Option<usize> {
         let of_stores = [&self.old, &self.new].map(|store| store.request_records().unwrap_or(0));
         Some(self.records().len() + of_stores.iter().sum::<usize>())

@@ -317,6 +317,10 @@ impl Backend for RedisBackend {
         })
     }
 
+    fn drop_waiter(&self, request: &Request) {
+        self.context.wakeups.remove(request.id);
+    }
+
     fn request_records(&self) -> Option<usize> {
         Some(self.late_claims().len())
     }

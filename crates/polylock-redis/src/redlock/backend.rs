@@ -363,6 +363,10 @@ impl Backend for RedlockBackend {
         }
     }
 
+    fn drop_waiter(&self, request: &Request) {
+        self.context.waiters.leave(request);
+    }
+
     fn request_records(&self) -> Option<usize> {
         Some(self.servers.proposals().len())
     }

@@ -151,6 +151,10 @@ impl<D: Dialect> Backend for LeaseBackend<D> {
         Ok(outcome)
     }
 
+    fn drop_waiter(&self, request: &Request) {
+        self.wakeups().remove(request.id);
+    }
+
     fn request_records(&self) -> Option<usize> {
         Some(self.inner.dialect.request_records())
     }

@@ -151,6 +151,10 @@ impl Backend for Flaky {
         self.send_or_fail(Operation::Release, async move { inner.release(&request).await }).await
     }
 
+    fn drop_waiter(&self, request: &Request) {
+        self.inner.drop_waiter(request);
+    }
+
     fn request_records(&self) -> Option<usize> {
         self.inner.request_records()
     }

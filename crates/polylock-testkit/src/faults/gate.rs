@@ -159,6 +159,10 @@ impl Backend for Gate {
         self.pass_through(Operation::Release, async move { inner.release(&request).await }).await
     }
 
+    fn drop_waiter(&self, request: &Request) {
+        self.inner.drop_waiter(request);
+    }
+
     fn request_records(&self) -> Option<usize> {
         self.inner.request_records()
     }

@@ -62,6 +62,10 @@ impl Backend for Overtaking {
         self.inner.release(request).await
     }
 
+    fn drop_waiter(&self, request: &Request) {
+        self.inner.drop_waiter(request);
+    }
+
     fn request_records(&self) -> Option<usize> {
         self.inner.request_records()
     }

@@ -1,0 +1,182 @@
+//! Locks without a connection, for scripts, functions and agents: `PUT /v1/holds/ID` claims a lock or renews it, `DELETE` releases it.
+//!
+//! The id is a random one of the client, and a secret, because it suffices to release the lock. Both operations may be repeated, on any server. A lock is
+//! not renewed by the server, so it ends with its lease unless the client renews it.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{
+    Json,
+    extract::{Path, Query, State},
+    http::{HeaderMap, StatusCode},
+    response::{IntoResponse, Response},
+};
+use polylock_core::{
+    Backend, ClaimOutcome, Clock, KeepAlive, Label, LockName, LostReason, Mode, Moment, OwnerId,
+    QueuePosition, Release, Request, RequestId, Result, SystemClock, deadline, duration,
+};
+use polylock_protocol::{InvalidBody, Problem};
+use serde::Deserialize;
+use serde_json::json;
+
+use crate::{
+    body::{Body, Refused},
+    service::Inner,
+};
+
+/// The longest wait of one request.
+const MAX_WAIT: Duration = Duration::from_secs(60);
+
+/// The body of a claim. Times are texts, as `30s`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Hold {
+    name: String,
+    mode: Option<String>,
+    ttl: Option<String>,
+    owner: Option<String>,
+    label: Option<String>,
+}
+
+/// The lock of a release.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Held {
+    name: String,
+    mode: Option<String>,
+}
+
+/// The outcome of a claim or a renewal.
+enum Outcome {
+    Held { token: u64, until: Moment },
+    Queued(QueuePosition),
+    Lost(LostReason),
+    Released,
+}
+
+fn request(service: &Inner, id: &str, name: &str, mode: Option<&String>) -> Result<Request, Refused> {
+    let bytes = u128::from_str_radix(id, 16).ok().filter(|_| id.len() == 32);
+    let bytes =
+        bytes.ok_or_else(|| InvalidBody::new("id", "not 32 hexadecimal digits: choose a random one"))?;
+    let name = LockName::new(name).map_err(|error| InvalidBody::new("name", error.to_string()))?;
+    let mode = mode.map_or(Ok(Mode::Exclusive), |mode| mode.parse());
+    let mode =
+        mode.map_err(|error: polylock_core::UnknownMode| InvalidBody::new("mode", error.to_string()))?;
+    let ttl = service.locks.options().ttl;
+    let mut request = Request::new(name, mode, ttl);
+    request.id = RequestId::from_bytes(bytes.to_be_bytes());
+    request.outlives_process = true;
+    Ok(request)
+}
+
+/// Claims a lock, or renews it if this id holds it. With the header `Prefer: wait=SECONDS`, it waits for its turn. The place in the queue is kept for
+/// five seconds after the reply.
+pub(crate) async fn put(
+    State(service): State<Arc<Inner>>,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+    Body(hold): Body<Hold>,
+) -> Result<Response, Refused> {
+    let mut request = request(&service, &id, &hold.name, hold.mode.as_ref())?;
+    if let Some(ttl) = &hold.ttl {
+        request.ttl = duration::parse(ttl).map_err(|problem| InvalidBody::new("ttl", problem))?;
+    }
+    let capabilities = service.store.backend.capabilities();
+    if !capabilities.ttl.contains(&request.ttl) {
+        let (shortest, longest) = (capabilities.ttl.start(), capabilities.ttl.end());
+        let problem =
+            format!("the store accepts {} to {}", duration::format(*shortest), duration::format(*longest));
+        return Err(InvalidBody::new("ttl", problem).into());
+    }
+    if !capabilities.modes.contains(request.mode) {
+        return Err(InvalidBody::new("mode", "the store does not support it").into());
+    }
+    if let Some(owner) = &hold.owner {
+        request.owner = OwnerId::new(owner).map_err(|error| InvalidBody::new("owner", error.to_string()))?;
+    }
+    request.label = hold
+        .label
+        .as_ref()
+        .map(Label::new)
+        .transpose()
+        .map_err(|error| InvalidBody::new("label", error.to_string()))?;
+    let wait = wait(&headers)?;
+    let outcome =
+        service.run(|service, backend| async move { claim(&service, &*backend, &request, wait).await });
+    Ok(match outcome.await? {
+        Outcome::Held { token, until } => {
+            Json(json!({ "fencing_token": token, "until": service.clock.at(until) })).into_response()
+        }
+        Outcome::Queued(position) => {
+            let position = position.ahead.map(|ahead| ahead.saturating_add(1));
+            (StatusCode::ACCEPTED, Json(json!({ "position": position }))).into_response()
+        }
+        Outcome::Lost(reason) => {
+            Refused(Problem::new("lost", "the lock is lost", 410, reason.to_string())).into_response()
+        }
+        Outcome::Released => {
+            let detail = "this id was released: choose a new random one";
+            Refused(Problem::new("released", "the id was used", 410, detail)).into_response()
+        }
+    })
+}
+
+/// Returns the time in the header `Prefer: wait=SECONDS`.
+fn wait(headers: &HeaderMap) -> Result<Duration, InvalidBody> {
+    let preferences = headers.get_all("prefer").iter().filter_map(|value| value.to_str().ok());
+    let wait =
+        preferences.flat_map(|value| value.split(',')).find_map(|one| one.trim().strip_prefix("wait="));
+    let Some(seconds) = wait else { return Ok(Duration::ZERO) };
+    let seconds = seconds.parse().map_err(|_| InvalidBody::new("Prefer", "wait is a number of seconds"))?;
+    Ok(Duration::from_secs(seconds).min(MAX_WAIT))
+}
+
+async fn claim(service: &Inner, backend: &dyn Backend, request: &Request, wait: Duration) -> Result<Outcome> {
+    let end = SystemClock.now() + wait;
+    loop {
+        let outcome = {
+            let turn = service.turns.next(request).await;
+            if turn.is_released() {
+                return Ok(Outcome::Released);
+            }
+            service.waiters.insert(request, SystemClock.now());
+            backend.claim(request).await?
+        };
+        match outcome {
+            ClaimOutcome::Granted(grant) => {
+                service.waiters.remove(request);
+                // A claim that finds its own grant does not extend it.
+                let sent = SystemClock.now();
+                let renewed = backend.keep_alive(&[Arc::new(request.clone())]).await?;
+                return Ok(match renewed.into_iter().next() {
+                    Some(KeepAlive::Held { lease }) => {
+                        Outcome::Held { token: grant.token.get(), until: deadline::of(sent, lease) }
+                    }
+                    Some(KeepAlive::Lost(reason)) => Outcome::Lost(reason),
+                    _ => Outcome::Held { token: grant.token.get(), until: deadline::of(sent, grant.lease) },
+                });
+            }
+            ClaimOutcome::Queued(position) => {
+                let now = SystemClock.now();
+                if now >= end {
+                    return Ok(Outcome::Queued(position));
+                }
+                let next =
+                    position.recheck_after.min(QueuePosition::MAX_RECHECK).min(request.queue_lease() / 3);
+                SystemClock.before((now + next).min(end), backend.wait(request)).await.transpose()?;
+            }
+        }
+    }
+}
+
+/// Releases a lock, or withdraws the request.
+pub(crate) async fn delete(
+    State(service): State<Arc<Inner>>,
+    Path(id): Path<String>,
+    Query(held): Query<Held>,
+) -> Result<Response, Refused> {
+    let request = request(&service, &id, &held.name, held.mode.as_ref())?;
+    let release = service.release(request).await?;
+    let had_entry = matches!(release, Release::Released);
+    Ok(Json(json!({ "released": had_entry })).into_response())
+}

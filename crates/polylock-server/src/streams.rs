@@ -1,0 +1,224 @@
+//! Locks as streams, for any language: a lock is held as long as its stream is open.
+//!
+//! `POST /v1/locks/NAME` replies with lines of JSON:
+//!
+//! | event | fields |
+//! |---|---|
+//! | `queued` | `position`, counted from 1 with the holders as the first ones, if the store counts them |
+//! | `granted` | `fencing_token`, `until` |
+//! | `renewed` | `until` |
+//! | `lost` | `reason`, as one word; `notice` of a break |
+//! | `failed` | `problem`: the lock was not acquired |
+//!
+//! The server renews the lock. It releases the lock when the client closes the stream.
+//!
+//! **The deadline of the client.** `until` is the end of the lease by the clock of the server, as the header `polylock-clock` of the reply. A line
+//! may be delayed on its way for any time, so the client must not count from its arrival:
+//! 1. The client notes the time `S` by its own clock, and sends the request.
+//! 2. The header contains the time `C` of the server, which has passed `S`.
+//! 3. A lease until `U` lasts for at least `U - C` from `S`, less the drift between the two clocks: the client stops its work at `S + U - C`.
+//!
+//! A client that keeps a stream for hours repeats 1 and 2 with any other request.
+
+use std::{convert::Infallible, pin::Pin, sync::Arc, time::Duration};
+
+use axum::{
+    body::Body as ResponseBody,
+    extract::{Path, State},
+    response::{IntoResponse, Response},
+};
+use futures_util::stream;
+use http::{HeaderMap, header};
+use polylock_core::{
+    Clock, Guard, GuardEvent, GuardEvents, Lock, LostReason, OwnerId, Progress, Result, SystemClock, duration,
+};
+use polylock_protocol::{InvalidBody, Problem};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::{
+    body::{OptionalBody, Refused},
+    service::Inner,
+};
+
+/// The time after which a request that waits has a stream. A failure before it is the status of the reply.
+const BEGIN: Duration = Duration::from_millis(100);
+/// The time between two looks at the position in the queue.
+const LOOK: Duration = Duration::from_millis(500);
+/// The time between two lines: an empty one shows that the server is alive, and finds a client that is gone.
+const HEARTBEAT: Duration = Duration::from_secs(5);
+
+/// The body of an acquisition. Times are texts, as `30s`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct AcquireOptions {
+    mode: Option<String>,
+    ttl: Option<String>,
+    wait: Option<String>,
+    owner: Option<String>,
+    label: Option<String>,
+}
+
+fn time(field: &'static str, text: Option<&String>) -> Result<Option<Duration>, InvalidBody> {
+    text.map(|text| duration::parse(text)).transpose().map_err(|problem| InvalidBody::new(field, problem))
+}
+
+impl AcquireOptions {
+    /// Returns the lock with these settings, and true if the request is not to wait.
+    fn lock(&self, service: &Inner, name: &str) -> Result<(Lock, bool), InvalidBody> {
+        let mut lock = service.locks.lock(name);
+        if let Some(mode) = &self.mode {
+            lock =
+                lock.mode(mode.parse().map_err(|error: polylock_core::UnknownMode| {
+                    InvalidBody::new("mode", error.to_string())
+                })?);
+        }
+        if let Some(ttl) = time("ttl", self.ttl.as_ref())? {
+            lock = lock.ttl(ttl);
+        }
+        if let Some(owner) = &self.owner {
+            let owner = OwnerId::new(owner).map_err(|error| InvalidBody::new("owner", error.to_string()))?;
+            lock = lock.owner(&owner);
+        }
+        if let Some(label) = &self.label {
+            lock = lock.label(label);
+        }
+        let wait = time("wait", self.wait.as_ref())?;
+        if let Some(wait) = wait {
+            lock = lock.wait(wait);
+        }
+        Ok((lock, wait.is_some_and(|wait| wait.is_zero())))
+    }
+}
+
+type Acquisition = Pin<Box<dyn Future<Output = Result<Guard>> + Send>>;
+
+/// The state of a stream.
+enum Stage {
+    Waiting {
+        acquisition: Acquisition,
+        progress: Progress,
+        position: Option<Option<u32>>,
+    },
+    Acquired(Guard),
+    Held {
+        guard: Guard,
+        events: GuardEvents,
+    },
+    /// The guard excludes others until the client closes the stream, or the lease ends.
+    Lost(#[expect(dead_code, reason = "it releases the lock when it is dropped")] Guard),
+    Ended,
+}
+
+/// Acquires a lock, and holds it as long as the client reads the reply.
+pub(crate) async fn acquire(
+    State(service): State<Arc<Inner>>,
+    Path(name): Path<String>,
+    headers: HeaderMap,
+    OptionalBody(options): OptionalBody<AcquireOptions>,
+) -> Result<Response, Refused> {
+    let (lock, is_try) = options.lock(&service, &name)?;
+    let progress = Progress::default();
+    let mut acquisition: Acquisition = Box::pin(lock.progress(&progress).acquire());
+    let begun = if is_try {
+        Some(acquisition.as_mut().await)
+    } else {
+        SystemClock.before(SystemClock.now() + BEGIN, acquisition.as_mut()).await
+    };
+    let stage = match begun {
+        Some(acquired) => Stage::Acquired(acquired?),
+        None => Stage::Waiting { acquisition, progress, position: None },
+    };
+    let is_event_stream = headers
+        .get(header::ACCEPT)
+        .and_then(|accept| accept.to_str().ok())
+        .is_some_and(|accept| accept.contains("text/event-stream"));
+    let lines = stream::unfold(stage, move |stage| {
+        let service = service.clone();
+        async move {
+            let (line, stage) = next(&service, stage).await?;
+            Some((Ok::<_, Infallible>(text(line, is_event_stream)), stage))
+        }
+    });
+    let kind = if is_event_stream { "text/event-stream" } else { "application/x-ndjson" };
+    let headers = [(header::CONTENT_TYPE, kind), (header::CACHE_CONTROL, "no-store")];
+    Ok((headers, ResponseBody::from_stream(lines)).into_response())
+}
+
+/// Returns the text of a line; of a heartbeat for `None`.
+fn text(line: Option<Value>, is_event_stream: bool) -> String {
+    match (line, is_event_stream) {
+        (Some(line), false) => format!("{line}\n"),
+        (Some(line), true) => format!("data: {line}\n\n"),
+        (None, false) => "\n".to_owned(),
+        (None, true) => ":\n\n".to_owned(),
+    }
+}
+
+/// Returns the next line of a stream, and its state after it; `None` at its end.
+async fn next(service: &Inner, stage: Stage) -> Option<(Option<Value>, Stage)> {
+    let heartbeat = SystemClock.now() + HEARTBEAT;
+    match stage {
+        Stage::Waiting { mut acquisition, progress, position } => loop {
+            let look = (SystemClock.now() + LOOK).min(heartbeat);
+            if let Some(acquired) = SystemClock.before(look, acquisition.as_mut()).await {
+                return Some(match acquired {
+                    Ok(guard) => granted(service, guard),
+                    Err(error) => {
+                        let line = json!({ "event": "failed", "problem": Problem::from(&error) });
+                        (Some(line), Stage::Ended)
+                    }
+                });
+            }
+            let now = progress.queue_position();
+            if position != Some(now) {
+                let mut line = json!({ "event": "queued" });
+                if let Some(now) = now {
+                    line["position"] = now.into();
+                }
+                return Some((Some(line), Stage::Waiting { acquisition, progress, position: Some(now) }));
+            }
+            if SystemClock.now() >= heartbeat {
+                return Some((None, Stage::Waiting { acquisition, progress, position }));
+            }
+        },
+        Stage::Acquired(guard) => Some(granted(service, guard)),
+        Stage::Held { guard, mut events } => loop {
+            let Some(event) = SystemClock.before(heartbeat, events.next()).await else {
+                return Some((None, Stage::Held { guard, events }));
+            };
+            match event {
+                Some(GuardEvent::Renewed { deadline, .. }) => {
+                    let line = json!({ "event": "renewed", "until": service.clock.at(deadline) });
+                    return Some((Some(line), Stage::Held { guard, events }));
+                }
+                Some(GuardEvent::Lost(reason)) => {
+                    let mut line = json!({ "event": "lost", "reason": reason.kind() });
+                    if let LostReason::Broken(notice) = &reason {
+                        line["notice"] = notice.to_string().into();
+                    }
+                    let is_kept = matches!(reason, LostReason::Broken(_) | LostReason::MaxHold);
+                    return Some((Some(line), if is_kept { Stage::Lost(guard) } else { Stage::Ended }));
+                }
+                Some(_) => {}
+                None => return None,
+            }
+        },
+        // The client closes the stream when it has ended its work; until then nobody else has the lock, at most for the lease.
+        stage @ Stage::Lost(_) => {
+            SystemClock.sleep_until(heartbeat).await;
+            Some((None, stage))
+        }
+        Stage::Ended => None,
+    }
+}
+
+fn granted(service: &Inner, guard: Guard) -> (Option<Value>, Stage) {
+    let line = json!({
+        "event": "granted",
+        "fencing_token": guard.fencing_token().get(),
+        "until": service.clock.at(guard.deadline()),
+    });
+    let events = guard.events();
+    (Some(line), Stage::Held { guard, events })
+}
