@@ -6,7 +6,7 @@
 #   scripts/test.sh daily      the same with clusters and variants of the stores, each feature alone, all planted bugs, crates and
 #                              packages, licences, files for other tools, and a short safety record
 #   scripts/test.sh lint       one part of the daily run: format, lint, features, test, elections, mutants, doc, template, package, packages,
-#                              deny, schemas or record
+#                              clients, deny, schemas or record
 #   scripts/test.sh periods    a job that runs once in each of a thousand periods of two seconds, on Redis: 34 minutes
 #
 # A store's server that can't be started is a failure, not a skip.
@@ -311,6 +311,13 @@ packages() {
     packaging/test.sh
 }
 
+# Builds and installs the packages of the clients in other languages, and tests them against the lock service.
+clients() {
+    say "clients"
+    cargo build --quiet --locked -p polylock-cli
+    clients/test.sh "$target/debug/polylock"
+}
+
 # Licences, sources and forbidden crates. The database of advisories is on the network: `cargo deny check advisories`.
 deny() {
     local tools=$target/tools
@@ -353,7 +360,7 @@ at_exit=()
 trap 'for command in "${at_exit[@]}"; do eval "$command" || true; done' EXIT
 
 case "${1:-all}" in
-    format | lint | features | lanes | lane | doc | prepare | template | package | packages | deny | schemas) ;;
+    format | lint | features | lanes | lane | doc | prepare | template | package | packages | clients | deny | schemas) ;;
     *) install_packages; put_servers ;;
 esac
 case "${1:-all}" in
@@ -367,8 +374,8 @@ case "${1:-all}" in
             lint; build; tests "$DAILY"; mutants --some "$SOME"; doc
         fi
         say "all passed" ;;
-    daily) format; lint; features; build; tests; elections; mutants; doc; template; package; packages; deny; schemas; record; say "all passed" ;;
-    format | lint | features | elections | periods | mutants | doc | template | package | packages | deny | schemas | record) "$1" ;;
+    daily) format; lint; features; build; tests; elections; mutants; doc; template; package; packages; clients; deny; schemas; record; say "all passed" ;;
+    format | lint | features | elections | periods | mutants | doc | template | package | packages | clients | deny | schemas | record) "$1" ;;
     test) build; tests ;;
     # Called by `comparison.sh`: the servers are installed now.
     servers) ;;
@@ -376,5 +383,5 @@ case "${1:-all}" in
     prepare) prepare ;;
     lanes) lanes ;;
     lane) lane "$2" ;;
-    *) echo "unknown part: $1 (daily, format, lint, features, test, elections, periods, mutants, doc, template, package, packages, deny, schemas, record)" >&2; exit 64 ;;
+    *) echo "unknown part: $1 (daily, format, lint, features, test, elections, periods, mutants, doc, template, package, packages, clients, deny, schemas, record)" >&2; exit 64 ;;
 esac

@@ -1,0 +1,152 @@
+"""The client for asyncio: the synchronous one, in threads."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import threading
+from types import TracebackType
+from typing import Any, Callable, Coroutine, Optional, TypeVar
+
+from ._client import Client, Held, Lock, Seconds
+from ._errors import Lost
+
+T = TypeVar("T")
+
+
+class AsyncClient:
+    """The lock service at one of these URLs, for asyncio. See :class:`Client`."""
+
+    def __init__(self, *urls: str, connect_timeout: Seconds = 5, context: Optional[ssl.SSLContext] = None) -> None:
+        self._client = Client(*urls, connect_timeout=connect_timeout, context=context)
+
+    def lock(self, name: str, **settings: Any) -> AsyncLock:
+        """Returns the lock ``name``, to be acquired. The settings are those of :meth:`Client.lock`."""
+        return AsyncLock(self._client.lock(name, **settings))
+
+
+class AsyncLock:
+    """A lock to be acquired: ``await acquire()``, or an ``async with`` statement."""
+
+    def __init__(self, lock: Lock) -> None:
+        self._lock = lock
+        self._held: Optional[AsyncHeld] = None
+
+    async def acquire(self) -> AsyncHeld:
+        """Waits for the lock. A cancelled wait releases it if it was granted meanwhile."""
+        acquiring = _in_thread(self._lock.acquire)
+        try:
+            held = await asyncio.shield(acquiring)
+        except asyncio.CancelledError:
+            acquiring.add_done_callback(_release)
+            raise
+        return AsyncHeld(held)
+
+    async def __aenter__(self) -> AsyncHeld:
+        self._held = await self.acquire()
+        return self._held
+
+    async def __aexit__(
+        self,
+        kind: Optional[type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        held, self._held = self._held, None
+        assert held is not None
+        try:
+            if kind is None:
+                held.ensure_held()
+        finally:
+            held.release()
+
+
+def _in_thread(call: Callable[[], T]) -> asyncio.Future[T]:
+    """Calls a function in a thread of its own: waits in a pool of threads would block each other."""
+    loop = asyncio.get_running_loop()
+    result: asyncio.Future[T] = loop.create_future()
+
+    def deliver(value: Optional[T], error: Optional[BaseException]) -> None:
+        if not result.cancelled():
+            if error is None:
+                result.set_result(value)  # type: ignore[arg-type]
+            else:
+                result.set_exception(error)
+
+    def run() -> None:
+        value: Optional[T] = None
+        failure: Optional[BaseException] = None
+        try:
+            value = call()
+        except BaseException as error:
+            failure = error
+        _call_in(loop, lambda: deliver(value, failure))
+
+    threading.Thread(target=run, name="polylock acquire", daemon=True).start()
+    return result
+
+
+def _call_in(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+    try:
+        loop.call_soon_threadsafe(call)
+    except RuntimeError:
+        # The loop has ended.
+        pass
+
+
+def _release(acquiring: asyncio.Future[Held]) -> None:
+    if not acquiring.cancelled() and acquiring.exception() is None:
+        acquiring.result().release()
+
+
+class AsyncHeld:
+    """A lock that is held, until ``release()`` or its loss. See :class:`Held`."""
+
+    def __init__(self, held: Held) -> None:
+        self._held = held
+        #: Set when the lock is lost, at the deadline at the latest.
+        self.lost = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        held._call_on_loss(lambda: _call_in(loop, self.lost.set))
+
+    @property
+    def fencing_token(self) -> int:
+        """The fencing token, greater than all earlier ones of this lock."""
+        return self._held.fencing_token
+
+    @property
+    def remaining(self) -> float:
+        """The seconds until the deadline, unless the lock is renewed before."""
+        return self._held.remaining
+
+    @property
+    def is_held(self) -> bool:
+        """True before the deadline, and before a loss or the release."""
+        return self._held.is_held
+
+    @property
+    def reason(self) -> Optional[str]:
+        """The reason for the loss, as one word."""
+        return self._held.reason
+
+    def ensure_held(self) -> None:
+        """Raises :class:`Lost` if the lock is not held, before a side effect."""
+        self._held.ensure_held()
+
+    def release(self) -> None:
+        """Releases the lock. It may be called again."""
+        self._held.release()
+
+    async def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Runs ``work``, and cancels it when the lock is lost; then raises :class:`Lost`."""
+        task, lost = asyncio.ensure_future(work), asyncio.ensure_future(self.lost.wait())
+        try:
+            await asyncio.wait({task, lost}, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                task.cancel()
+                await asyncio.wait({task})
+                raise Lost(self._held.name, self.reason or "deadline")
+            return task.result()
+        finally:
+            lost.cancel()
+            task.cancel()

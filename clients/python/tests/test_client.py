@@ -1,0 +1,190 @@
+"""The client against a real server. The variable POLYLOCK_PROGRAM names the command."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+from polylock_client import AsyncClient, Client, Lost, NotAcquired, Refused, Unavailable
+
+PROGRAM = os.environ.get("POLYLOCK_PROGRAM", "polylock")
+
+
+class Server:
+    """A server in front of a SQLite file."""
+
+    def __init__(self, directory: str, listen: str = "127.0.0.1:0") -> None:
+        self.store = f"sqlite://{directory}/locks.db"
+        arguments = [PROGRAM, "serve", "-S", self.store, "--listen", listen]
+        self.process = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        self.url = self.process.stdout.readline().strip()
+
+    def polylock(self, *arguments: str) -> int:
+        return subprocess.run([PROGRAM, *arguments, "-S", self.store], stdout=subprocess.DEVNULL).returncode
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+class Case(unittest.TestCase):
+    def setUp(self) -> None:
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.directory = directory.name
+        self.server = Server(self.directory)
+        self.addCleanup(self.server.end)
+        self.locks = Client(self.server.url)
+
+    def test_a_lock_excludes_others_and_tokens_grow(self) -> None:
+        with self.locks.lock("orders/42", label="first") as first:
+            self.assertTrue(first.is_held)
+            self.assertTrue(0 < first.remaining <= 30)
+            with self.assertRaises(NotAcquired):
+                self.locks.lock("orders/42", wait=0).acquire()
+            with self.assertRaises(NotAcquired):
+                self.locks.lock("orders/42", wait=0.3).acquire()
+            self.assertEqual(self.server.polylock("status", "--exit-code", "orders/42"), 75)
+        self.assertFalse(first.is_held)
+        second = self.locks.lock("orders/42", wait=5).acquire()
+        self.assertGreater(second.fencing_token, first.fencing_token)
+        second.release()
+        second.release()
+
+    def test_a_waiter_gets_the_lock_after_the_release(self) -> None:
+        first = self.locks.lock("n").acquire()
+        held = []
+        waiting = threading.Thread(target=lambda: held.append(self.locks.lock("n").acquire()))
+        waiting.start()
+        time.sleep(0.3)
+        self.assertEqual(held, [])
+        first.release()
+        waiting.join(10)
+        self.assertTrue(held[0].is_held)
+        held[0].release()
+
+    def test_a_lock_is_renewed_for_longer_than_its_lease(self) -> None:
+        with self.locks.lock("n", ttl=1) as held:
+            self.assertFalse(held.lost.wait(3))
+            held.ensure_held()
+
+    def test_a_break_is_a_loss_with_its_reason(self) -> None:
+        held = self.locks.lock("n", ttl=3).acquire()
+        self.assertEqual(self.server.polylock("break", "n", "--yes"), 0)
+        self.assertTrue(held.lost.wait(5))
+        self.assertEqual(held.reason, "broken")
+        with self.assertRaises(Lost):
+            held.ensure_held()
+        held.release()
+
+    def test_a_killed_server_is_a_loss_at_the_deadline_before_the_next_grant(self) -> None:
+        held = self.locks.lock("n", ttl=2).acquire()
+        self.server.end()
+        self.assertTrue(held.is_held)
+        again = Server(self.directory)
+        self.addCleanup(again.end)
+        granted = []
+        waiting = threading.Thread(
+            target=lambda: granted.append((Client(again.url).lock("n").acquire(), time.monotonic()))
+        )
+        waiting.start()
+        self.assertTrue(held.lost.wait(5))
+        lost = time.monotonic()
+        self.assertEqual(held.reason, "deadline")
+        waiting.join(10)
+        self.assertLess(lost, granted[0][1])
+        granted[0][0].release()
+        held.release()
+
+    def test_a_stopped_server_is_a_loss_at_the_deadline(self) -> None:
+        held = self.locks.lock("n", ttl=2).acquire()
+        self.server.process.send_signal(signal.SIGSTOP)
+        begin = time.monotonic()
+        self.assertTrue(held.lost.wait(5))
+        self.assertLess(time.monotonic() - begin, 2.5)
+        self.server.process.send_signal(signal.SIGCONT)
+        time.sleep(0.5)
+        self.assertFalse(held.is_held)
+        held.release()
+
+    def test_a_client_continues_with_the_next_server(self) -> None:
+        dead = Server(self.directory)
+        dead.end()
+        with Client(dead.url, self.server.url).lock("n") as held:
+            self.assertTrue(held.is_held)
+        with self.assertRaises(Unavailable):
+            Client(dead.url).lock("n").acquire()
+
+    def test_invalid_settings_are_refused(self) -> None:
+        for settings in ({"ttl": 0}, {"mode": "XX"}, {"owner": ""}):
+            with self.assertRaises(Refused, msg=str(settings)):
+                self.locks.lock("n", **settings).acquire()
+        with self.assertRaises(Refused):
+            self.locks.lock("").acquire()
+        with self.assertRaises(ValueError):
+            Client("ftp://h").lock("n").acquire()
+
+    def test_increments_of_eight_processes_are_exact(self) -> None:
+        path, times = os.path.join(self.directory, "number"), 25
+        with open(path, "w") as file:
+            file.write("0")
+        script = (
+            "import sys\n"
+            "from polylock_client import Client\n"
+            "locks, path = Client(sys.argv[1]), sys.argv[2]\n"
+            f"for _ in range({times}):\n"
+            "    with locks.lock('number'):\n"
+            "        number = int(open(path).read())\n"
+            "        open(path, 'w').write(str(number + 1))\n"
+        )
+        arguments = [sys.executable, "-c", script, self.server.url, path]
+        processes = [subprocess.Popen(arguments) for _ in range(8)]
+        self.assertEqual([process.wait(60) for process in processes], [0] * 8)
+        with open(path) as file:
+            self.assertEqual(file.read(), str(8 * times))
+
+    def test_asyncio_cancels_the_work_of_a_lost_lock(self) -> None:
+        async def main() -> None:
+            locks = AsyncClient(self.server.url)
+            async with locks.lock("n") as held:
+                self.assertEqual(await held.run(asyncio.sleep(0.01, 7)), 7)
+                with self.assertRaises(NotAcquired):
+                    await locks.lock("n", wait=0).acquire()
+            held = await locks.lock("n", ttl=1).acquire()
+            self.server.process.send_signal(signal.SIGSTOP)
+            with self.assertRaises(Lost):
+                await held.run(asyncio.sleep(60))
+            self.assertTrue(held.lost.is_set() and not held.is_held)
+            self.server.process.send_signal(signal.SIGCONT)
+            held.release()
+
+        asyncio.run(main())
+
+    def test_a_cancelled_wait_leaves_nothing(self) -> None:
+        async def main() -> None:
+            locks = AsyncClient(self.server.url)
+            first = await locks.lock("n").acquire()
+            waiting = asyncio.ensure_future(locks.lock("n").acquire())
+            await asyncio.sleep(0.3)
+            waiting.cancel()
+            with self.assertRaises(asyncio.CancelledError):
+                await waiting
+            first.release()
+            last = await asyncio.wait_for(locks.lock("n").acquire(), 10)
+            last.release()
+
+        asyncio.run(main())
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Builds the package of each client, installs it from the built file, and runs its tests against `polylock serve`.
+#
+#   clients/test.sh PROGRAM     PROGRAM is the command `polylock`
+set -euo pipefail
+POLYLOCK_PROGRAM=$(realpath "$1")
+export POLYLOCK_PROGRAM
+cd "$(dirname "$0")"
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+echo "== Python"
+python3 -m venv "$work/venv"
+"$work/venv/bin/python" -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir "$work" "$(
+    # The build writes into its directory.
+    cp -r python "$work/python" && echo "$work/python"
+)"
+"$work/venv/bin/python" -m pip install --quiet --disable-pip-version-check "$work"/*.whl
+# The tests import the installed package.
+(cd "$work" && "$work/venv/bin/python" -W error::ResourceWarning -m unittest discover -s "$work/python/tests")
