@@ -19,3 +19,12 @@ python3 -m venv "$work/venv"
 "$work/venv/bin/python" -m pip install --quiet --disable-pip-version-check "$work"/*.whl
 # The tests import the installed package.
 (cd "$work" && "$work/venv/bin/python" -W error::ResourceWarning -m unittest discover -s "$work/python/tests")
+
+echo "== TypeScript"
+cp -r typescript "$work/typescript"
+quiet=(--no-audit --no-fund --no-update-notifier --loglevel=error)
+(cd "$work/typescript" && npm ci "${quiet[@]}" && npm pack "${quiet[@]}" --pack-destination "$work" >/dev/null)
+# The tests import the installed package.
+mkdir "$work/installed"
+cp "$work/typescript/test/"*.js "$work/installed"
+(cd "$work/installed" && echo '{"type":"module"}' >package.json && npm install "${quiet[@]}" "$work"/polylock-client-*.tgz && node --test .)

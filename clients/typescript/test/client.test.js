@@ -1,0 +1,131 @@
+// The client against a real server. The variable POLYLOCK_PROGRAM names the command.
+
+import assert from "node:assert/strict";
+import { spawn, spawnSync } from "node:child_process";
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { createInterface } from "node:readline";
+import { afterEach, beforeEach, test } from "node:test";
+import { setTimeout as pause } from "node:timers/promises";
+
+import { Client, Lost, NotAcquired, Refused, Unavailable } from "polylock-client";
+
+const PROGRAM = process.env.POLYLOCK_PROGRAM ?? "polylock";
+let directory, servers, server, locks;
+
+async function start() {
+  const store = `sqlite://${directory}/locks.db`;
+  const child = spawn(PROGRAM, ["serve", "-S", store, "--listen", "127.0.0.1:0"], { stdio: ["ignore", "pipe", "inherit"] });
+  servers.push(child);
+  for await (const url of createInterface({ input: child.stdout })) return { url, child, store };
+}
+
+const polylock = (...words) => spawnSync(PROGRAM, [...words, "-S", server.store]).status;
+const lostOf = (held) => new Promise((resolve) => held.lost.addEventListener("abort", () => resolve(held.lost.reason)));
+
+beforeEach(async () => {
+  directory = mkdtempSync(join(tmpdir(), "polylock-"));
+  servers = [];
+  server = await start();
+  locks = new Client(server.url);
+});
+
+afterEach(() => {
+  for (const child of servers) child.kill("SIGKILL");
+  rmSync(directory, { recursive: true });
+});
+
+test("a lock excludes others, and tokens grow", async () => {
+  const first = await locks.acquire("orders/42", { label: "first" });
+  assert.ok(first.isHeld && first.remainingMs <= 30_000);
+  await assert.rejects(locks.acquire("orders/42", { waitMs: 0 }), NotAcquired);
+  await assert.rejects(locks.acquire("orders/42", { waitMs: 300 }), NotAcquired);
+  assert.equal(polylock("status", "--exit-code", "orders/42"), 75);
+  await first.release();
+  assert.throws(() => first.ensureHeld(), Lost);
+  assert.equal(first.lost.aborted, false);
+  const second = await locks.acquire("orders/42", { waitMs: 5000 });
+  assert.ok(second.fencingToken > first.fencingToken);
+  await second[Symbol.asyncDispose]();
+});
+
+test("a lock is renewed for longer than its lease", async () => {
+  const held = await locks.acquire("n", { ttlMs: 1000 });
+  await pause(3000);
+  held.ensureHeld();
+  await held.release();
+});
+
+test("a break is a loss with its reason", async () => {
+  const held = await locks.acquire("n", { ttlMs: 3000 });
+  const lost = lostOf(held);
+  assert.equal(polylock("break", "n", "--yes"), 0);
+  assert.equal((await lost).reason, "broken");
+  assert.throws(() => held.ensureHeld(), Lost);
+  await held.release();
+});
+
+test("a killed server is a loss at the deadline, before the next grant", async () => {
+  const held = await locks.acquire("n", { ttlMs: 2000 });
+  server.child.kill("SIGKILL");
+  assert.ok(held.isHeld);
+  const again = await start();
+  const next = new Client(again.url).acquire("n").then((next) => [next, performance.now()]);
+  const lost = await lostOf(held).then((reason) => [reason, performance.now()]);
+  assert.equal(lost[0].reason, "deadline");
+  const [granted, at] = await next;
+  assert.ok(lost[1] < at);
+  await granted.release();
+});
+
+test("a blocked event loop delays the signal, and not the check", async () => {
+  const held = await locks.acquire("n", { ttlMs: 1000 });
+  server.child.kill("SIGSTOP");
+  Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 1500);
+  assert.equal(held.isHeld, false);
+  assert.throws(() => held.ensureHeld(), Lost);
+  assert.ok(held.lost.aborted);
+  server.child.kill("SIGCONT");
+  await held.release();
+});
+
+test("a client continues with the next server", async () => {
+  const dead = await start();
+  dead.child.kill("SIGKILL");
+  await pause(200);
+  const held = await new Client(dead.url, server.url).acquire("n");
+  await held.release();
+  await assert.rejects(new Client(dead.url).acquire("n"), Unavailable);
+});
+
+test("an aborted wait leaves nothing", async () => {
+  const first = await locks.acquire("n");
+  const abort = new AbortController();
+  const waiting = locks.acquire("n", { signal: abort.signal });
+  setTimeout(() => abort.abort(new Error("enough")), 300);
+  await assert.rejects(waiting, /enough/);
+  await first.release();
+  const last = await locks.acquire("n", { waitMs: 10_000 });
+  await last.release();
+});
+
+test("invalid settings are refused", async () => {
+  for (const settings of [{ ttlMs: 0 }, { mode: "XX" }, { owner: "" }]) await assert.rejects(locks.acquire("n", settings), Refused);
+});
+
+test("increments of many tasks are exact", async () => {
+  const path = join(directory, "number");
+  writeFileSync(path, "0");
+  const increment = async () => {
+    for (let time = 0; time < 25; time += 1) {
+      const held = await locks.acquire("number");
+      const number = Number(readFileSync(path));
+      await pause(1);
+      writeFileSync(path, String(number + 1));
+      await held.release();
+    }
+  };
+  await Promise.all(Array.from({ length: 8 }, increment));
+  assert.equal(readFileSync(path, "utf8"), "200");
+});
