@@ -30,7 +30,7 @@ mod operations;
 pub mod paths;
 mod problem;
 mod status;
-mod values;
+pub mod values;
 
 pub use self::{
     capabilities::{CapabilitiesBody, StoreBody},

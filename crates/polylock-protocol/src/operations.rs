@@ -3,14 +3,13 @@
 use std::time::Duration;
 
 use polylock_core::{
-    BreakNotice, ClaimOutcome, Grant, KeepAlive, Label, LostReason, OwnerId, QueuePosition, Release, Request,
-    RequestId, Wake,
+    BreakNotice, ClaimOutcome, Grant, KeepAlive, LostReason, QueuePosition, Release, Request, Wake,
 };
 use serde::{Deserialize, Serialize};
 
 use crate::{
     BreakNoticeBody, InvalidBody, ServerTime, micros,
-    values::{mode_of, name_of, token_of},
+    values::{id_of, label_of, mode_of, name_of, owner_of, token_of},
 };
 
 /// A [`Request`]. It contains its secret id.
@@ -58,20 +57,14 @@ impl TryFrom<&RequestBody> for Request {
 
     /// Returns the request. Its hold may outlive the server that sends it to the store, because another server may continue with it.
     fn try_from(body: &RequestBody) -> Result<Self, InvalidBody> {
-        let id = u128::from_str_radix(&body.id, 16).ok().filter(|_| body.id.len() == 32);
-        let id = id.ok_or_else(|| InvalidBody::new("id", "not 32 hexadecimal digits"))?;
-        let owner =
-            OwnerId::new(&body.owner).map_err(|error| InvalidBody::new("owner", error.to_string()))?;
-        let label = body.label.as_ref().map(Label::new).transpose();
-        let label = label.map_err(|error| InvalidBody::new("label", error.to_string()))?;
         let ttl = Duration::from_micros(body.ttl_us);
         let mut request = Self::new(name_of(&body.name)?, mode_of(&body.mode)?, ttl);
-        request.id = RequestId::from_bytes(id.to_be_bytes());
+        request.id = id_of(&body.id)?;
         request.queues = body.queues;
         request.outlives_process = true;
         request.wants_position = body.wants_position;
-        request.owner = owner;
-        request.label = label;
+        request.owner = owner_of(&body.owner)?;
+        request.label = body.label.as_deref().map(label_of).transpose()?;
         Ok(request)
     }
 }

@@ -1,15 +1,45 @@
-//! The values that several bodies contain.
+//! The values that several bodies contain, from their texts.
 
-use polylock_core::{FencingToken, LockName, Mode, UnknownMode};
+use polylock_core::{FencingToken, Label, LockName, Mode, OwnerId, RequestId, UnknownMode};
 
 use crate::InvalidBody;
 
-pub(crate) fn name_of(text: &str) -> Result<LockName, InvalidBody> {
-    LockName::from_store(text).map_err(|error| InvalidBody::new("name", error.to_string()))
+/// Returns the id of a request from its 32 hexadecimal digits.
+///
+/// # Errors
+/// [`InvalidBody`] for another text.
+pub fn id_of(text: &str) -> Result<RequestId, InvalidBody> {
+    let id = u128::from_str_radix(text, 16).ok().filter(|_| text.len() == 32);
+    let id = id.ok_or_else(|| InvalidBody::new("id", "not 32 hexadecimal digits: choose a random one"))?;
+    Ok(RequestId::from_bytes(id.to_be_bytes()))
 }
 
-pub(crate) fn mode_of(text: &str) -> Result<Mode, InvalidBody> {
+/// Returns the mode with this name.
+///
+/// # Errors
+/// [`InvalidBody`] for an unknown mode.
+pub fn mode_of(text: &str) -> Result<Mode, InvalidBody> {
     text.parse().map_err(|error: UnknownMode| InvalidBody::new("mode", error.to_string()))
+}
+
+/// Returns the owner with this name.
+///
+/// # Errors
+/// [`InvalidBody`] for an invalid name.
+pub fn owner_of(text: &str) -> Result<OwnerId, InvalidBody> {
+    OwnerId::new(text).map_err(|error| InvalidBody::new("owner", error.to_string()))
+}
+
+/// Returns the label with this text.
+///
+/// # Errors
+/// [`InvalidBody`] for an invalid text.
+pub fn label_of(text: &str) -> Result<Label, InvalidBody> {
+    Label::new(text).map_err(|error| InvalidBody::new("label", error.to_string()))
+}
+
+pub(crate) fn name_of(text: &str) -> Result<LockName, InvalidBody> {
+    LockName::from_store(text).map_err(|error| InvalidBody::new("name", error.to_string()))
 }
 
 pub(crate) fn token_of(token: u64) -> Result<FencingToken, InvalidBody> {

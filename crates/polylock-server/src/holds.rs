@@ -12,10 +12,13 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use polylock_core::{
-    Backend, ClaimOutcome, Clock, KeepAlive, Label, LockName, LostReason, Mode, Moment, OwnerId,
-    QueuePosition, Release, Request, RequestId, Result, SystemClock, deadline, duration,
+    Backend, ClaimOutcome, Clock, KeepAlive, LockName, LostReason, Mode, Moment, QueuePosition, Release,
+    Request, Result, SystemClock, deadline, duration,
 };
-use polylock_protocol::{InvalidBody, Problem};
+use polylock_protocol::{
+    InvalidBody, Problem,
+    values::{id_of, label_of, mode_of, owner_of},
+};
 use serde::Deserialize;
 use serde_json::json;
 
@@ -55,16 +58,11 @@ enum Outcome {
 }
 
 fn request(service: &Inner, id: &str, name: &str, mode: Option<&String>) -> Result<Request, Refused> {
-    let bytes = u128::from_str_radix(id, 16).ok().filter(|_| id.len() == 32);
-    let bytes =
-        bytes.ok_or_else(|| InvalidBody::new("id", "not 32 hexadecimal digits: choose a random one"))?;
     let name = LockName::new(name).map_err(|error| InvalidBody::new("name", error.to_string()))?;
-    let mode = mode.map_or(Ok(Mode::Exclusive), |mode| mode.parse());
-    let mode =
-        mode.map_err(|error: polylock_core::UnknownMode| InvalidBody::new("mode", error.to_string()))?;
+    let mode = mode.map_or(Ok(Mode::Exclusive), |mode| mode_of(mode))?;
     let ttl = service.locks.options().ttl;
     let mut request = Request::new(name, mode, ttl);
-    request.id = RequestId::from_bytes(bytes.to_be_bytes());
+    request.id = id_of(id)?;
     request.outlives_process = true;
     Ok(request)
 }
@@ -92,14 +90,9 @@ pub(crate) async fn put(
         return Err(InvalidBody::new("mode", "the store does not support it").into());
     }
     if let Some(owner) = &hold.owner {
-        request.owner = OwnerId::new(owner).map_err(|error| InvalidBody::new("owner", error.to_string()))?;
+        request.owner = owner_of(owner)?;
     }
-    request.label = hold
-        .label
-        .as_ref()
-        .map(Label::new)
-        .transpose()
-        .map_err(|error| InvalidBody::new("label", error.to_string()))?;
+    request.label = hold.label.as_deref().map(label_of).transpose()?;
     let wait = wait(&headers)?;
     let outcome =
         service.run(|service, backend| async move { claim(&service, &*backend, &request, wait).await });

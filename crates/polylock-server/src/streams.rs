@@ -30,9 +30,12 @@ use axum::{
 use futures_util::stream;
 use http::{HeaderMap, header};
 use polylock_core::{
-    Clock, Guard, GuardEvent, GuardEvents, Lock, LostReason, OwnerId, Progress, Result, SystemClock, duration,
+    Clock, Guard, GuardEvent, GuardEvents, Lock, LostReason, Progress, Result, SystemClock, duration,
 };
-use polylock_protocol::{InvalidBody, Problem};
+use polylock_protocol::{
+    InvalidBody, Problem,
+    values::{mode_of, owner_of},
+};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -68,17 +71,13 @@ impl AcquireOptions {
     fn lock(&self, service: &Inner, name: &str) -> Result<(Lock, bool), InvalidBody> {
         let mut lock = service.locks.lock(name);
         if let Some(mode) = &self.mode {
-            lock =
-                lock.mode(mode.parse().map_err(|error: polylock_core::UnknownMode| {
-                    InvalidBody::new("mode", error.to_string())
-                })?);
+            lock = lock.mode(mode_of(mode)?);
         }
         if let Some(ttl) = time("ttl", self.ttl.as_ref())? {
             lock = lock.ttl(ttl);
         }
         if let Some(owner) = &self.owner {
-            let owner = OwnerId::new(owner).map_err(|error| InvalidBody::new("owner", error.to_string()))?;
-            lock = lock.owner(&owner);
+            lock = lock.owner(&owner_of(owner)?);
         }
         if let Some(label) = &self.label {
             lock = lock.label(label);
