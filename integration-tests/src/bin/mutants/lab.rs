@@ -96,7 +96,8 @@ impl Lab {
         programs: &BTreeSet<&str>,
     ) -> io::Result<Result<BTreeMap<String, PathBuf>, String>> {
         let mut cargo = self.cargo("test");
-        cargo.args(["--no-run", "--message-format", "json"]);
+        // The errors of the compiler are on the standard error.
+        cargo.args(["--no-run", "--message-format", "json-render-diagnostics"]);
         for program in programs.iter().filter(|program| !program.starts_with(UNITS)) {
             cargo.args(["--test", program]);
         }
