@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs one test program with the number of tests at the same time that it allows: cargo's `runner`, set by scripts/test.sh. The programs
-# with servers, and the simulation, skip the tests with one of the words of POLYLOCK_TEST_SKIP in their names.
+# with servers, the simulation and the models skip the tests with one of the words of POLYLOCK_TEST_SKIP in their names.
 set -euo pipefail
 # The lane `servers` has the longest programs, one after the other, because a busy machine misses deadlines; `processor` has those that only
 # compute, and `others` all the rest.
@@ -22,7 +22,7 @@ case ${1##*/}:${TMPDIR-} in
 esac
 for part in ${POLYLOCK_TEST_SKIP-}; do
     case ${1##*/}:$part in
-        conformance-* | scenarios-* | processes-* | polylock_integration_tests-*:simulation::*) set -- "$@" --skip "$part" ;;
+        conformance-* | scenarios-* | processes-* | polylock_models-* | polylock_integration_tests-*:simulation::*) set -- "$@" --skip "$part" ;;
     esac
 done
 

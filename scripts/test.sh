@@ -44,9 +44,9 @@ target=$(cargo metadata --no-deps --format-version 1 | sed 's/.*"target_director
 readonly servers=$target/test-servers/bin
 
 # The tests that only the daily run has, by a part of their names: clusters and ensembles of servers, variants of a store that share its
-# code, the tests of the servers that the tests start, the searches for bugs that are planted in the simulation, a long migration, and the
-# commands with slots, beside those with locks.
-readonly DAILY="redlock5 five_servers ensemble redis_cluster redis_sentinel valkey sqlite_normal http_postgres http_redis servers:: simulation::tests::finds_ in_ten_thousand_sections runs_with_a_slot"
+# code, the tests of the servers that the tests start, the searches for bugs that are planted in the simulation, a long migration, the
+# commands with slots, beside those with locks, and the two largest models (4.7 and 3.4 million states, and their twins).
+readonly DAILY="redlock5 five_servers ensemble redis_cluster redis_sentinel valkey sqlite_normal http_postgres http_redis servers:: simulation::tests::finds_ in_ten_thousand_sections runs_with_a_slot azure_lease::steps zookeeper_session::tests"
 
 # The longest time of a test, in seconds.
 readonly TEST_LIMIT=120
