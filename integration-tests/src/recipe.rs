@@ -14,8 +14,8 @@ pub enum Recipe {
     Several,
     /// The node of a tree, which is its root.
     Tree,
-    /// The only slot of a semaphore. It is another lock than that of the same name.
-    Slot,
+    /// A slot of a semaphore with this number of slots. It is another lock than that of the same name.
+    Slot(u32),
 }
 
 impl Recipe {
@@ -28,15 +28,15 @@ impl Recipe {
         }
     }
 
-    /// Draws a recipe, which may also be a slot.
+    /// Draws a recipe, which may also be the only slot of a semaphore.
     pub fn draw_with_slots(random: &mut Rng, mode: Mode) -> Self {
-        if mode == Mode::Exclusive && random.u8(..8) == 0 { Self::Slot } else { Self::draw(random) }
+        if mode == Mode::Exclusive && random.u8(..8) == 0 { Self::Slot(1) } else { Self::draw(random) }
     }
 
-    /// Returns the name of the lock, as inspection shows it.
+    /// Returns the name of the lock, as inspection shows it. That of a slot is known in advance if there is one slot.
     #[must_use]
     pub fn name_of_lock(self, name: &str) -> String {
-        if self == Self::Slot { format!("{name} slot 0") } else { name.to_owned() }
+        if let Self::Slot(1) = self { format!("{name} slot 0") } else { name.to_owned() }
     }
 
     /// Returns the lock `name`, to be acquired.
@@ -45,7 +45,7 @@ impl Recipe {
             Self::Lock => Wanted::Lock(locks.lock(name).mode(mode)),
             Self::Several => Wanted::Several(locks.lock_many([name]).mode(mode)),
             Self::Tree => Wanted::Several(locks.tree(name).mode(mode)),
-            Self::Slot => Wanted::Slot(locks.semaphore(name, 1)),
+            Self::Slot(slots) => Wanted::Slot(locks.semaphore(name, slots)),
         }
     }
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import tempfile
 import threading
 import time
 import unittest
+from typing import Sequence
 
 from polylock_client import AsyncClient, Client, Lost, NotAcquired, Refused, Unavailable
 
@@ -20,9 +22,9 @@ PROGRAM = os.environ.get("POLYLOCK_PROGRAM", "polylock")
 class Server:
     """A server in front of a SQLite file."""
 
-    def __init__(self, directory: str, listen: str = "127.0.0.1:0") -> None:
+    def __init__(self, directory: str, options: Sequence[str] = ()) -> None:
         self.store = f"sqlite://{directory}/locks.db"
-        arguments = [PROGRAM, "serve", "-S", self.store, "--listen", listen]
+        arguments = [PROGRAM, "serve", "-S", self.store, "--listen", "127.0.0.1:0", *options]
         self.process = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         self.url = self.process.stdout.readline().strip()
@@ -124,6 +126,52 @@ class Case(unittest.TestCase):
             self.assertTrue(held.is_held)
         with self.assertRaises(Unavailable):
             Client(dead.url).lock("n").acquire()
+
+    def test_a_waiter_continues_with_the_next_server_if_its_own_is_stopped(self) -> None:
+        other = Server(self.directory)
+        self.addCleanup(other.end)
+        first = Client(other.url).lock("n").acquire()
+        waited: list[object] = []
+        locks = Client(self.server.url, other.url, silence=1)
+        waiting = threading.Thread(target=lambda: waited.append(locks.lock("n").acquire()))
+        waiting.start()
+        time.sleep(0.3)
+        self.server.process.send_signal(signal.SIGSTOP)
+        time.sleep(1.5)
+        first.release()
+        waiting.join(10)
+        self.server.process.send_signal(signal.SIGCONT)
+        self.assertEqual([type(held).__name__ for held in waited], ["Held"])
+        waited[0].release()  # type: ignore[attr-defined]
+
+    def test_the_time_to_wait_holds_for_all_servers_together(self) -> None:
+        first = self.locks.lock("n").acquire()
+        stopped = Server(self.directory)
+        self.addCleanup(stopped.end)
+        stopped.process.send_signal(signal.SIGSTOP)
+        begin = time.monotonic()
+        with self.assertRaises(NotAcquired):
+            Client(stopped.url, self.server.url, silence=1).lock("n", wait=1.5).acquire()
+        self.assertLess(time.monotonic() - begin, 2.5)
+        with self.assertRaises(Unavailable):
+            Client(stopped.url, silence=0.5).lock("n").acquire()
+        first.release()
+
+    def test_a_caller_has_the_rights_of_its_token(self) -> None:
+        access = os.path.join(self.directory, "access.toml")
+        digest = hashlib.sha256(b"secret").hexdigest()
+        with open(access, "w") as file:
+            file.write(
+                f'[[caller]]\nname = "test"\ntoken_sha256 = "{digest}"\n'
+                'allow = [{ prefix = "a/", rights = ["exclusive"] }]\n'
+            )
+        server = Server(self.directory, options=["--access", access])
+        self.addCleanup(server.end)
+        with Client(server.url, token="secret").lock("a/1") as held:
+            self.assertTrue(held.is_held)
+        for locks, name in ((Client(server.url, token="secret"), "b"), (Client(server.url, token="x"), "a/1"), (Client(server.url), "a/1")):
+            with self.assertRaises(Refused):
+                locks.lock(name).acquire()
 
     def test_invalid_settings_are_refused(self) -> None:
         for settings in ({"ttl": 0}, {"mode": "XX"}, {"owner": ""}):

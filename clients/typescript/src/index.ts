@@ -24,12 +24,27 @@ export interface Settings {
 
 type Line = { event: string; fencing_token?: number; until?: string; reason?: string; problem?: Problem };
 
+/** The silence after which a server is given up while a request waits. It sends a line every five seconds. */
+const SILENCE_MS = 15_000;
+
+/** The settings of a client. */
+export interface ClientSettings {
+  /** The token of this caller, if the servers require one. */
+  token?: string;
+  /** The time without a line from a server after which a request that waits is sent to the next one. */
+  silenceMs?: number;
+}
+
 /** The lock service at one of these URLs. All servers must serve the same store. */
 export class Client {
   readonly #urls: readonly string[];
+  readonly #headers: Record<string, string>;
+  readonly #silenceMs: number;
 
-  constructor(...urls: string[]) {
-    this.#urls = urls.length > 0 ? urls : ["http://127.0.0.1:7420"];
+  constructor(urls: string | readonly string[] = "http://127.0.0.1:7420", { token, silenceMs = SILENCE_MS }: ClientSettings = {}) {
+    this.#urls = typeof urls === "string" ? [urls] : urls;
+    this.#headers = { "content-type": "application/json", ...(token === undefined ? {} : { authorization: `Bearer ${token}` }) };
+    this.#silenceMs = silenceMs;
   }
 
   /**
@@ -40,21 +55,23 @@ export class Client {
    */
   async acquire(name: string, settings: Settings = {}): Promise<Held> {
     const { ttlMs, waitMs, signal, ...texts } = settings;
-    const time = (ms: number | undefined) => (ms === undefined ? undefined : `${Math.round(ms)}ms`);
-    const body = JSON.stringify({ ...texts, ttl: time(ttlMs), wait: time(waitMs) });
+    const time = (ms: number | undefined) => (ms === undefined ? undefined : `${Math.max(Math.round(ms), 0)}ms`);
+    const begin = now();
     let failure: unknown;
     for (const url of this.#urls) {
+      const body = JSON.stringify({ ...texts, ttl: time(ttlMs), wait: time(waitMs === undefined ? undefined : waitMs - since(begin)) });
       const closing = new AbortController();
       const abort = () => closing.abort(signal?.reason);
       signal?.throwIfAborted();
       signal?.addEventListener("abort", abort, { once: true });
       try {
-        return await acquireOn(new URL(`/v1/locks/${encodeURIComponent(name)}`, url), name, body, closing);
+        const request = { method: "POST", headers: this.#headers, body, signal: closing.signal };
+        return await acquireOn(new URL(`/v1/locks/${encodeURIComponent(name)}`, url), name, request, closing, this.#silenceMs);
       } catch (error) {
         closing.abort();
         signal?.throwIfAborted();
-        // The error of a connection.
-        if (!(error instanceof TypeError)) throw error;
+        // The error of a connection, or a server that has ended or is silent.
+        if (!(error instanceof TypeError || error instanceof Gone)) throw error;
         failure = error.cause ?? error;
       } finally {
         signal?.removeEventListener("abort", abort);
@@ -64,25 +81,44 @@ export class Client {
   }
 }
 
-async function acquireOn(url: URL, name: string, body: string, closing: AbortController): Promise<Held> {
+/** The server has ended, or is silent. */
+class Gone extends Error {}
+
+async function acquireOn(url: URL, name: string, request: RequestInit, closing: AbortController, silenceMs: number): Promise<Held> {
+  let timer: NodeJS.Timeout | undefined;
+  const restart = () => {
+    clearTimeout(timer);
+    timer = setTimeout(() => closing.abort(new Gone("the server is silent")), silenceMs);
+  };
+  restart();
+  try {
+    return await readGrant(url, name, request, closing, () => timer && restart());
+  } finally {
+    // From now on, the deadline limits the silence.
+    clearTimeout(timer);
+    timer = undefined;
+  }
+}
+
+async function readGrant(url: URL, name: string, request: RequestInit, closing: AbortController, onChunk: () => void): Promise<Held> {
   const sent = now();
-  const headers = { "content-type": "application/json" };
-  const response = await fetch(url, { method: "POST", headers, body, signal: closing.signal });
+  const response = await fetch(url, request);
   if (!response.ok) throw errorOf({ status: response.status, ...((await response.json().catch(() => ({}))) as Problem) });
   const clock = new ServerClock(sent, response.headers.get("polylock-clock") ?? "");
-  const lines = linesOf(response);
+  const lines = linesOf(response, onChunk);
   for (;;) {
     const { value: line, done } = await lines.next();
-    if (done) throw new Unavailable("the server has ended while the request waited");
+    if (done) throw new Gone("the server has ended while the request waited");
     if (line.event === "granted") return new Held(name, clock, line, lines, closing);
     if (line.event === "failed") throw errorOf(line.problem ?? {});
   }
 }
 
-async function* linesOf(response: Response): AsyncGenerator<Line, void> {
+async function* linesOf(response: Response, onChunk: () => void): AsyncGenerator<Line, void> {
   let rest = "";
   const decoder = new TextDecoder();
   for await (const chunk of response.body ?? []) {
+    onChunk();
     const parts = (rest + decoder.decode(chunk as Uint8Array, { stream: true })).split("\n");
     rest = parts.pop() ?? "";
     for (const part of parts) if (part.trim() !== "") yield JSON.parse(part) as Line;

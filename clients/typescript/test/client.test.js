@@ -2,6 +2,7 @@
 
 import assert from "node:assert/strict";
 import { spawn, spawnSync } from "node:child_process";
+import { createHash } from "node:crypto";
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -14,9 +15,9 @@ import { Client, Lost, NotAcquired, Refused, Unavailable } from "polylock-client
 const PROGRAM = process.env.POLYLOCK_PROGRAM ?? "polylock";
 let directory, servers, server, locks;
 
-async function start() {
+async function start(...options) {
   const store = `sqlite://${directory}/locks.db`;
-  const child = spawn(PROGRAM, ["serve", "-S", store, "--listen", "127.0.0.1:0"], { stdio: ["ignore", "pipe", "inherit"] });
+  const child = spawn(PROGRAM, ["serve", "-S", store, "--listen", "127.0.0.1:0", ...options], { stdio: ["ignore", "pipe", "inherit"] });
   servers.push(child);
   for await (const url of createInterface({ input: child.stdout })) return { url, child, store };
 }
@@ -94,9 +95,45 @@ test("a client continues with the next server", async () => {
   const dead = await start();
   dead.child.kill("SIGKILL");
   await pause(200);
-  const held = await new Client(dead.url, server.url).acquire("n");
+  const held = await new Client([dead.url, server.url]).acquire("n");
   await held.release();
   await assert.rejects(new Client(dead.url).acquire("n"), Unavailable);
+});
+
+test("a waiter continues with the next server if its own is stopped", async () => {
+  const other = await start();
+  const first = await new Client(other.url).acquire("n");
+  const waiting = new Client([server.url, other.url], { silenceMs: 1000 }).acquire("n");
+  await pause(300);
+  server.child.kill("SIGSTOP");
+  await pause(1500);
+  await first.release();
+  const held = await waiting;
+  server.child.kill("SIGCONT");
+  held.ensureHeld();
+  await held.release();
+});
+
+test("the time to wait holds for all servers together", async () => {
+  const first = await locks.acquire("n");
+  const stopped = await start();
+  stopped.child.kill("SIGSTOP");
+  const begin = performance.now();
+  await assert.rejects(new Client([stopped.url, server.url], { silenceMs: 1000 }).acquire("n", { waitMs: 1500 }), NotAcquired);
+  assert.ok(performance.now() - begin < 2500);
+  await assert.rejects(new Client(stopped.url, { silenceMs: 500 }).acquire("n"), Unavailable);
+  await first.release();
+});
+
+test("a caller has the rights of its token", async () => {
+  const access = join(directory, "access.toml");
+  const digest = createHash("sha256").update("secret").digest("hex");
+  writeFileSync(access, `[[caller]]\nname = "test"\ntoken_sha256 = "${digest}"\nallow = [{ prefix = "a/", rights = ["exclusive"] }]\n`);
+  const { url } = await start("--access", access);
+  const held = await new Client(url, { token: "secret" }).acquire("a/1");
+  await held.release();
+  const refused = [[{ token: "secret" }, "b"], [{ token: "x" }, "a/1"], [{}, "a/1"]];
+  for (const [settings, name] of refused) await assert.rejects(new Client(url, settings).acquire(name), Refused);
 });
 
 test("an aborted wait leaves nothing", async () => {

@@ -1,9 +1,10 @@
 //! The definition of the command line.
 
 mod handles;
+mod serve;
 mod supervised;
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
 #[cfg(feature = "check")]
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -11,6 +12,7 @@ use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use polylock::Mode;
 
 pub(crate) use self::handles::{Acquire, Handle, Renew};
+pub(crate) use self::serve::Serve;
 pub(crate) use self::supervised::{Elect, FOREVER, Once, Restart, Supervised, Waiting, duration};
 use self::supervised::{HOLDING, STOPPING, WAITING};
 use crate::{exit, help};
@@ -138,11 +140,7 @@ pub(crate) enum Command {
     },
     /// Serve the locks of the store to programs in any language, over HTTP
     #[command(after_long_help = help::SERVE, hide = !cfg!(feature = "serve"))]
-    Serve {
-        /// Address and port to listen on: one of this machine alone
-        #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7420")]
-        listen: SocketAddr,
-    },
+    Serve(Serve),
     /// Request the holder of a lock to stop and release it
     #[command(after_long_help = help::BREAK)]
     Break(Break),

@@ -103,7 +103,7 @@ pub fn main() -> ExitCode {
     }
     // Measurements are those of a program with the usual runtime. A server uses all processors.
     let runtime = match cli.command {
-        Command::Bench(_) | Command::Serve { .. } => {
+        Command::Bench(_) | Command::Serve(_) => {
             tokio::runtime::Builder::new_multi_thread().enable_all().build()
         }
         _ => tokio::runtime::Builder::new_current_thread().enable_all().build(),
@@ -132,7 +132,7 @@ async fn dispatch(cli: Cli, output: &Output) -> Result<u8, Failure> {
         Command::List { prefix } => command::list(&cli.global, &prefix, output).await,
         Command::Watch(args) => command::watch(&cli.global, &args, output).await,
         Command::Top { prefix } => top::top(&cli.global, &prefix, output).await,
-        Command::Serve { listen } => serve::serve(&cli.global, listen, output).await,
+        Command::Serve(args) => serve::serve(&cli.global, &args, output).await,
         Command::Break(args) => command::break_lock(&cli.global, &args, output).await,
         Command::Bench(args) => bench::bench(&cli.global, &args, output).await,
         Command::Check(args) => check::check(&cli.global, &args, output).await,

@@ -1,13 +1,14 @@
 //! `serve`: the lock service in front of the store.
 
-use std::net::SocketAddr;
+use std::fs;
 
-use polylock::read_url;
-use polylock_server::Service;
+use polylock::{ConfigError, read_url};
+use polylock_server::{Access, Service, Tls};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 
 use crate::{
-    args::Global,
+    args::{Global, Serve},
     exit::{Failure, INTERNAL, UNAVAILABLE, USAGE},
     output::Output,
     signals::{self, Signals},
@@ -15,30 +16,67 @@ use crate::{
 };
 
 /// Serves clients until a signal ends polylock.
-pub(crate) async fn serve(global: &Global, listen: SocketAddr, output: &Output) -> Result<u8, Failure> {
-    if !listen.ip().is_loopback() {
+pub(crate) async fn serve(global: &Global, args: &Serve, output: &Output) -> Result<u8, Failure> {
+    let is_secure = args.access.is_some() && args.tls_cert.is_some();
+    if !args.listen.ip().is_loopback() && !is_secure && !args.allow_insecure {
         let problem = format!(
-            "{listen} can be reached from other machines, and the service has no authentication yet: listen on 127.0.0.1 or [::1], \
-             behind a proxy that authenticates"
+            "{} can be reached from other machines: add --access and --tls-cert, or listen on 127.0.0.1 or [::1] behind a proxy that \
+             authenticates",
+            args.listen
         );
         return Err(Failure::new(USAGE, problem));
     }
+    let (access, tls) = (access(args)?, tls(args)?);
     let mut signals = Signals::listen()
         .map_err(|error| Failure::new(INTERNAL, format!("can't listen for signals: {error}")))?;
     let chosen = store::choose(global, output)?;
     let (_, config) = read_url(&chosen.config.into_url()?)?;
-    let service = Service::new(config.open().await?)?;
-    let listener = TcpListener::bind(listen).await.map_err(|error| {
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    let mut service = Service::new(config.open().await?)?.access(access);
+    if let Some(tls) = tls {
+        service = service.tls(tls);
+    }
+    allow_all_files();
+    let listener = TcpListener::bind(args.listen).await.map_err(|error| {
         let hint = "; choose another port with --listen";
-        Failure::new(UNAVAILABLE, format!("can't listen on {listen}: {error}{hint}"))
+        Failure::new(UNAVAILABLE, format!("can't listen on {}: {error}{hint}", args.listen))
     })?;
     let address = listener
         .local_addr()
         .map_err(|error| Failure::new(INTERNAL, format!("can't find the address: {error}")))?;
     output.detail(format!("serving {}", chosen.display_name));
-    output.data(&format!("http://{address}\n"))?;
+    output.data(&format!("{scheme}://{address}\n"))?;
     let mut signal = None;
     let ended = async { signal = Some(signals.next_termination().await) };
     polylock_server::serve(listener, service, ended).await;
     Ok(signal.map_or(0, |signal| signals::exit_code(signal.as_raw())))
+}
+
+fn access(args: &Serve) -> Result<Access, Failure> {
+    let Some(file) = &args.access else {
+        return Ok(if args.listen.ip().is_loopback() {
+            Access::open()
+        } else {
+            Access::open_to_all_machines()
+        });
+    };
+    let text = fs::read_to_string(file).map_err(|error| error.to_string());
+    let access = text.and_then(|text| Access::parse(&text).map_err(|error| error.to_string()));
+    access.map_err(|problem| {
+        ConfigError::new("--access", format!("can't use {}: {problem}", file.display())).into()
+    })
+}
+
+fn tls(args: &Serve) -> Result<Option<Tls>, Failure> {
+    let (Some(certificate), Some(key)) = (&args.tls_cert, &args.tls_key) else { return Ok(None) };
+    Ok(Some(Tls::read(certificate, key, args.tls_client_ca.as_deref())?))
+}
+
+/// Allows as many open files as the system does: each connection is one.
+fn allow_all_files() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+    if let Err(error) = raised {
+        tracing::debug!(error = &error as &dyn std::error::Error, "the limit of open files stays");
+    }
 }

@@ -86,7 +86,7 @@ impl Config {
             connect_timeout: keys
                 .duration("polylock.connect_timeout")?
                 .unwrap_or(Self::DEFAULT_CONNECT_TIMEOUT),
-            certificates: Certificates::ca_from_keys(keys),
+            certificates: Certificates::from_keys(keys)?,
         };
         config.check_times()?;
         Ok(config)
@@ -111,6 +111,13 @@ impl Config {
     #[must_use]
     pub fn tls_ca(mut self, file: impl Into<PathBuf>) -> Self {
         self.certificates.ca = Some(file.into());
+        self
+    }
+
+    /// The PEM files of the client's own certificate and its key, for servers that know clients by their certificates.
+    #[must_use]
+    pub fn tls_client(mut self, certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
+        self.certificates.client = Some((certificate.into(), key.into()));
         self
     }
 
@@ -169,6 +176,7 @@ mod tests {
                 ("polylock+http://h?polylock.operation_timeout=1ms", "polylock.operation_timeout"),
                 ("polylock+http://h?polylock.connect_timeout=1h", "polylock.connect_timeout"),
                 ("polylock+http://h?polylock.tokn=x", "polylock.tokn"),
+                ("polylock+https://h?polylock.tls_cert=c.pem", "polylock.tls_key"),
             ],
         );
         let error = Config::new("polylock+http://h?polylock.token=a%20b").unwrap().check().unwrap_err();

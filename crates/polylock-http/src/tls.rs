@@ -5,7 +5,7 @@ use reqwest::ClientBuilder;
 
 use crate::config::Config;
 
-/// Returns a client that speaks HTTP/2, and trusts the authority of the configuration in addition to the system's.
+/// Returns a client that speaks HTTP/2, trusts the authority of the configuration in addition to the system's, and has its certificate.
 #[cfg(feature = "tls")]
 pub(crate) fn configure(builder: ClientBuilder, config: &Config) -> Result<ClientBuilder, ConfigError> {
     polylock_core::url::install_crypto_provider();
@@ -19,7 +19,11 @@ pub(crate) fn configure(builder: ClientBuilder, config: &Config) -> Result<Clien
         certificates
             .push(certificate.map_err(|error| ConfigError::new("polylock.tls_ca", error.to_string()))?);
     }
-    Ok(builder.tls_certs_merge(certificates))
+    let builder = builder.tls_certs_merge(certificates);
+    let Some((certificate, key)) = config.certificates.read()?.client else { return Ok(builder) };
+    let identity = reqwest::Identity::from_pem(&[certificate, key].join(&b'\n'));
+    let identity = identity.map_err(|error| ConfigError::new("polylock.tls_cert", error.to_string()))?;
+    Ok(builder.identity(identity))
 }
 
 /// Stub for builds without the feature `tls`. `Config::check` refuses encrypted connections.

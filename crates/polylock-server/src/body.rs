@@ -1,5 +1,7 @@
 //! The bodies of messages: JSON, or a problem.
 
+use std::time::Duration;
+
 use axum::{
     Json,
     body::{Bytes, HttpBody},
@@ -7,9 +9,12 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use http::{HeaderValue, StatusCode, header};
-use polylock_core::Error;
+use polylock_core::{Clock, Error, SystemClock};
 use polylock_protocol::{InvalidBody, PROBLEM, Problem};
 use serde::de::DeserializeOwned;
+
+/// The time within which a body must arrive.
+const ARRIVAL: Duration = Duration::from_secs(10);
 
 /// A refused or failed operation.
 #[derive(Debug)]
@@ -34,7 +39,10 @@ impl IntoResponse for Refused {
         let mut response = (status, Json(&problem)).into_response();
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(PROBLEM));
-        if status == StatusCode::SERVICE_UNAVAILABLE {
+        if status == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if matches!(status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS) {
             let seconds = problem.retry_after_us.unwrap_or_default().div_ceil(1_000_000).max(1);
             headers.insert(header::RETRY_AFTER, seconds.into());
         }
@@ -71,7 +79,12 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
             let detail = "send the header Content-Type: application/json";
             return Err(Refused(Problem::new("media-type", "the body is not JSON", 415, detail)));
         }
-        let bytes = Bytes::from_request(request, state).await.map_err(|rejection| {
+        let arrival = SystemClock.before(SystemClock.now() + ARRIVAL, Bytes::from_request(request, state));
+        let bytes = arrival.await.ok_or_else(|| {
+            let detail = format!("a body must arrive within {} s", ARRIVAL.as_secs());
+            Refused(Problem::new("timeout", "the body has not arrived", 408, detail))
+        })?;
+        let bytes = bytes.map_err(|rejection| {
             let status = rejection.status().as_u16();
             Refused(Problem::new("invalid-body", "the body can't be read", status, rejection.body_text()))
         })?;

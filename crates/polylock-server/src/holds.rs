@@ -21,9 +21,12 @@ use polylock_protocol::{
 };
 use serde::Deserialize;
 use serde_json::json;
+use tokio::sync::oneshot;
 
 use crate::{
+    access::Right,
     body::{Body, Refused},
+    caller::Caller,
     service::Inner,
 };
 
@@ -57,9 +60,17 @@ enum Outcome {
     Released,
 }
 
-fn request(service: &Inner, id: &str, name: &str, mode: Option<&String>) -> Result<Request, Refused> {
+/// Returns a request of this caller, which has the right to it.
+fn request(
+    service: &Inner,
+    caller: &Caller,
+    id: &str,
+    name: &str,
+    mode: Option<&String>,
+) -> Result<Request, Refused> {
     let name = LockName::new(name).map_err(|error| InvalidBody::new("name", error.to_string()))?;
     let mode = mode.map_or(Ok(Mode::Exclusive), |mode| mode_of(mode))?;
+    caller.ensure(Right::to_hold(mode), name.as_str())?;
     let ttl = service.locks.options().ttl;
     let mut request = Request::new(name, mode, ttl);
     request.id = id_of(id)?;
@@ -71,11 +82,12 @@ fn request(service: &Inner, id: &str, name: &str, mode: Option<&String>) -> Resu
 /// five seconds after the reply.
 pub(crate) async fn put(
     State(service): State<Arc<Inner>>,
+    caller: Caller,
     Path(id): Path<String>,
     headers: HeaderMap,
     Body(hold): Body<Hold>,
 ) -> Result<Response, Refused> {
-    let mut request = request(&service, &id, &hold.name, hold.mode.as_ref())?;
+    let mut request = request(&service, &caller, &id, &hold.name, hold.mode.as_ref())?;
     if let Some(ttl) = &hold.ttl {
         request.ttl = duration::parse(ttl).map_err(|problem| InvalidBody::new("ttl", problem))?;
     }
@@ -94,8 +106,10 @@ pub(crate) async fn put(
     }
     request.label = hold.label.as_deref().map(label_of).transpose()?;
     let wait = wait(&headers)?;
+    // Dropped with this future, when the client disconnects.
+    let (_waits, gone) = oneshot::channel::<()>();
     let outcome =
-        service.run(|service, backend| async move { claim(&service, &*backend, &request, wait).await });
+        service.run(|service, backend| async move { claim(&service, &*backend, &request, wait, gone).await });
     Ok(match outcome.await? {
         Outcome::Held { token, until } => {
             Json(json!({ "fencing_token": token, "until": service.clock.at(until) })).into_response()
@@ -124,7 +138,14 @@ fn wait(headers: &HeaderMap) -> Result<Duration, InvalidBody> {
     Ok(Duration::from_secs(seconds).min(MAX_WAIT))
 }
 
-async fn claim(service: &Inner, backend: &dyn Backend, request: &Request, wait: Duration) -> Result<Outcome> {
+/// Claims until the lock is granted, or the time to wait is over, or the client has `gone`.
+async fn claim(
+    service: &Inner,
+    backend: &dyn Backend,
+    request: &Request,
+    wait: Duration,
+    mut gone: oneshot::Receiver<()>,
+) -> Result<Outcome> {
     let end = SystemClock.now() + wait;
     loop {
         let outcome = {
@@ -156,7 +177,10 @@ async fn claim(service: &Inner, backend: &dyn Backend, request: &Request, wait: 
                 }
                 let next =
                     position.recheck_after.min(QueuePosition::MAX_RECHECK).min(request.queue_lease() / 3);
-                SystemClock.before((now + next).min(end), backend.wait(request)).await.transpose()?;
+                tokio::select! {
+                    woken = SystemClock.before((now + next).min(end), backend.wait(request)) => woken.transpose()?,
+                    _ = &mut gone => return Ok(Outcome::Queued(position)),
+                };
             }
         }
     }
@@ -165,10 +189,11 @@ async fn claim(service: &Inner, backend: &dyn Backend, request: &Request, wait: 
 /// Releases a lock, or withdraws the request.
 pub(crate) async fn delete(
     State(service): State<Arc<Inner>>,
+    caller: Caller,
     Path(id): Path<String>,
     Query(held): Query<Held>,
 ) -> Result<Response, Refused> {
-    let request = request(&service, &id, &held.name, held.mode.as_ref())?;
+    let request = request(&service, &caller, &id, &held.name, held.mode.as_ref())?;
     let release = service.release(request).await?;
     let had_entry = matches!(release, Release::Released);
     Ok(Json(json!({ "released": had_entry })).into_response())

@@ -3,16 +3,28 @@
 //! The server is stateless: every entry in the store belongs to the request of a client, so several servers may share a store, and a client
 //! may continue on another server.
 
+mod access;
 mod alerts;
 mod body;
+mod caller;
 mod clock;
+mod console;
+mod events;
 mod holds;
+mod lines;
 mod operations;
 mod serve;
+#[cfg(test)]
+mod serve_tests;
 mod service;
 mod status;
 mod streams;
+#[cfg(feature = "tls")]
+mod tls;
+#[cfg(not(feature = "tls"))]
+#[path = "without/tls.rs"]
+mod tls;
 mod turns;
 mod waiters;
 
-pub use self::{serve::serve, service::Service};
+pub use self::{access::Access, serve::serve, service::Service, tls::Tls};

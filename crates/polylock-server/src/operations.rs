@@ -15,7 +15,9 @@ use polylock_protocol::{
 use tokio::sync::oneshot;
 
 use crate::{
+    access::Right,
     body::{Body, Refused},
+    caller::Caller,
     service::Inner,
 };
 
@@ -25,13 +27,23 @@ const MAX_WAIT: Duration = Duration::from_secs(30);
 type Reply<T> = Result<Json<T>, Refused>;
 type Of = State<Arc<Inner>>;
 
-pub(crate) async fn describe(State(service): Of) -> Json<StoreBody> {
+/// Checks that the caller may use this request: its mode is the one that was claimed, or the store does not find it.
+fn ensure_holds(caller: &Caller, request: &Request) -> Result<(), Refused> {
+    caller.ensure(Right::to_hold(request.mode), request.name.as_str())
+}
+
+pub(crate) async fn describe(State(service): Of, _: Caller) -> Json<StoreBody> {
     Json(service.description())
 }
 
 /// Claims, unless the client has given the claim up by now.
-pub(crate) async fn claim(State(service): Of, Body(body): Body<ClaimBody>) -> Reply<ClaimReply> {
+pub(crate) async fn claim(
+    State(service): Of,
+    caller: Caller,
+    Body(body): Body<ClaimBody>,
+) -> Reply<ClaimReply> {
     let request = Request::try_from(&body.request)?;
+    ensure_holds(&caller, &request)?;
     let reply = service.run(|service, backend| async move {
         let _turn = service.turns.next(&request).await;
         if body.expires.has_passed(service.clock.now()) {
@@ -49,8 +61,13 @@ pub(crate) async fn claim(State(service): Of, Body(body): Body<ClaimBody>) -> Re
 }
 
 /// Waits until the outcome of the last claim on this server may have changed, or the client disconnects.
-pub(crate) async fn wait(State(service): Of, Body(body): Body<RequestBody>) -> Reply<WakeReply> {
+pub(crate) async fn wait(
+    State(service): Of,
+    caller: Caller,
+    Body(body): Body<RequestBody>,
+) -> Reply<WakeReply> {
     let request = Request::try_from(&body)?;
+    ensure_holds(&caller, &request)?;
     // Dropped with this future.
     let (_waits, gone) = oneshot::channel::<()>();
     let wake = service.run(|service, backend| async move {
@@ -67,60 +84,107 @@ pub(crate) async fn wait(State(service): Of, Body(body): Body<RequestBody>) -> R
     Ok(Json(wake.await?.into()))
 }
 
-pub(crate) async fn keep_alive(State(service): Of, Body(body): Body<KeepAliveBody>) -> Reply<KeepAliveReply> {
+pub(crate) async fn keep_alive(
+    State(service): Of,
+    caller: Caller,
+    Body(body): Body<KeepAliveBody>,
+) -> Reply<KeepAliveReply> {
     let requests = body.requests.iter().map(|request| Request::try_from(request).map(Arc::new));
     let requests = requests.collect::<Result<Vec<_>, _>>()?;
+    requests.iter().try_for_each(|request| ensure_holds(&caller, request))?;
     let now = SystemClock.now();
     requests.iter().for_each(|request| service.waiters.extend(request, now));
     let outcomes = service.run(|_, backend| async move { backend.keep_alive(&requests).await });
     Ok(Json(KeepAliveReply { outcomes: outcomes.await?.iter().map(Into::into).collect() }))
 }
 
-pub(crate) async fn release(State(service): Of, Body(body): Body<RequestBody>) -> Reply<ReleaseReply> {
-    let release = service.release(Request::try_from(&body)?).await?;
+pub(crate) async fn release(
+    State(service): Of,
+    caller: Caller,
+    Body(body): Body<RequestBody>,
+) -> Reply<ReleaseReply> {
+    let request = Request::try_from(&body)?;
+    ensure_holds(&caller, &request)?;
+    let release = service.release(request).await?;
     Ok(Json((&release).into()))
 }
 
-pub(crate) async fn convert(State(service): Of, Body(body): Body<ConvertBody>) -> Reply<ConvertReply> {
+pub(crate) async fn convert(
+    State(service): Of,
+    caller: Caller,
+    Body(body): Body<ConvertBody>,
+) -> Reply<ConvertReply> {
     let (request, conversion) = (Request::try_from(&body.request)?, body.conversion()?);
+    ensure_holds(&caller, &request)?;
+    caller.ensure(Right::to_hold(conversion.to), request.name.as_str())?;
     let convert = of(&service, service.store.convert.as_ref(), "conversions")?;
     let outcome = service.run(|_, _| async move { Convert::convert(&*convert, &request, &conversion).await });
     Ok(Json((&outcome.await?).into()))
 }
 
-pub(crate) async fn raise(State(service): Of, Body(body): Body<RaiseBody>) -> Reply<RaiseReply> {
+pub(crate) async fn raise(
+    State(service): Of,
+    caller: Caller,
+    Body(body): Body<RaiseBody>,
+) -> Reply<RaiseReply> {
     let (request, to) = (Request::try_from(&body.request)?, body.token()?);
+    caller.ensure(Right::Exclusive, request.name.as_str())?;
     let raise = of(&service, service.store.raise.as_ref(), "a raise of its tokens")?;
     let last = service.run(|_, _| async move { RaiseToken::raise(&*raise, &request, to).await });
     Ok(Json(RaiseReply { last: last.await?.get() }))
 }
 
-pub(crate) async fn inspect(State(service): Of, Body(body): Body<NameBody>) -> Reply<StatusBody> {
+pub(crate) async fn inspect(
+    State(service): Of,
+    caller: Caller,
+    Body(body): Body<NameBody>,
+) -> Reply<StatusBody> {
     let (name, inspect) = (body.name()?, inspector(&service)?);
+    caller.ensure(Right::Inspect, name.as_str())?;
     let status = service.run(|_, _| async move { inspect.inspect(&name).await });
     Ok(Json((&status.await?).into()))
 }
 
-pub(crate) async fn list(State(service): Of, Body(body): Body<ListBody>) -> Reply<Vec<StatusBody>> {
+pub(crate) async fn list(
+    State(service): Of,
+    caller: Caller,
+    Body(body): Body<ListBody>,
+) -> Reply<Vec<StatusBody>> {
     let inspect = inspector(&service)?;
     let locks: Vec<LockStatus> = service.run(|_, _| async move { inspect.list(&body.prefix).await }).await?;
-    Ok(Json(locks.iter().map(Into::into).collect()))
+    let shown = locks.iter().filter(|lock| caller.may(Right::Inspect, lock.name.as_str()));
+    Ok(Json(shown.map(Into::into).collect()))
 }
 
-pub(crate) async fn break_lock(State(service): Of, Body(body): Body<BreakBody>) -> Reply<Vec<EntryBody>> {
+pub(crate) async fn break_lock(
+    State(service): Of,
+    caller: Caller,
+    Body(body): Body<BreakBody>,
+) -> Reply<Vec<EntryBody>> {
     let ((name, order), inspect) = (body.order()?, inspector(&service)?);
+    caller.ensure(Right::Break, name.as_str())?;
     let holders = service.run(|_, _| async move { inspect.break_lock(&name, &order).await });
     Ok(Json(holders.await?.iter().map(Into::into).collect()))
 }
 
-pub(crate) async fn read_record(State(service): Of, Body(body): Body<NameBody>) -> Reply<RecordReply> {
+pub(crate) async fn read_record(
+    State(service): Of,
+    caller: Caller,
+    Body(body): Body<NameBody>,
+) -> Reply<RecordReply> {
     let (name, records) = (body.name()?, record_keeper(&service)?);
+    caller.ensure(Right::Inspect, name.as_str())?;
     let stored = service.run(|_, _| async move { records.read_record(&name).await });
     Ok(Json((&stored.await?).into()))
 }
 
-pub(crate) async fn write_record(State(service): Of, Body(body): Body<WriteRecordBody>) -> Reply<()> {
+pub(crate) async fn write_record(
+    State(service): Of,
+    caller: Caller,
+    Body(body): Body<WriteRecordBody>,
+) -> Reply<()> {
     let ((name, record, keep), records) = (body.record()?, record_keeper(&service)?);
+    caller.ensure(Right::Exclusive, name.as_str())?;
     service.run(|_, _| async move { records.write_record(&name, &record, keep).await }).await?;
     Ok(Json(()))
 }

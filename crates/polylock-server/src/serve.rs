@@ -3,33 +3,46 @@
 use std::{future::Future, io, pin::pin, sync::Arc, time::Duration};
 
 use axum::{
-    Router,
+    Extension, Router,
     extract::{DefaultBodyLimit, Request, State},
     middleware::{self, Next},
-    response::{IntoResponse, Response},
+    response::Response,
     routing::{get, post, put},
 };
-use http::{HeaderValue, header};
+use http::HeaderValue;
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
-    server::{conn::auto::Builder, graceful::GracefulShutdown},
+    server::{
+        conn::auto::Builder,
+        graceful::{GracefulShutdown, Watcher},
+    },
     service::TowerToHyperService,
 };
 use polylock_core::{Clock, SystemClock};
 use polylock_protocol::{CLOCK, MAX_BODY, Problem, paths};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpListener, TcpStream},
+    sync::{OwnedSemaphorePermit, Semaphore},
+};
+use tower_layer::Layer;
 
 use crate::{
+    access::Peer,
     alerts::alerts,
     body::Refused,
+    caller::{self, admit, refuse_pages},
+    console,
+    events::events,
     holds, operations,
     service::{Inner, Service},
     status, streams,
+    tls::Tls,
 };
 
-fn routes(service: &Service) -> Router {
-    let state = service.inner().clone();
-    Router::new()
+pub(crate) fn routes(service: &Service) -> Router {
+    let (state, access) = (service.inner().clone(), service.access.clone());
+    let of_callers = Router::new()
         .route(paths::STORE, get(operations::describe))
         .route(paths::CLAIM, post(operations::claim))
         .route(paths::WAIT, post(operations::wait))
@@ -43,16 +56,22 @@ fn routes(service: &Service) -> Router {
         .route(paths::READ_RECORD, post(operations::read_record))
         .route(paths::WRITE_RECORD, post(operations::write_record))
         .route(paths::ALERTS, get(alerts))
-        .route("/healthz", get(status::healthy))
-        .route("/readyz", get(status::ready))
+        .route("/v1/caller", get(caller::describe))
+        .route("/v1/events", get(events))
         .route("/v1/locks", get(status::list))
         .route("/v1/locks/{name}", get(status::inspect).post(streams::acquire))
         .route("/v1/locks/{name}/break", post(status::break_lock))
         .route("/v1/holds/{id}", put(holds::put).delete(holds::delete))
+        .route_layer(middleware::from_fn_with_state(access.clone(), admit));
+    Router::new()
+        .route("/healthz", get(status::healthy))
+        .route("/readyz", get(status::ready))
+        .merge(console::routes())
+        .merge(of_callers)
         .fallback(no_such_path)
         .method_not_allowed_fallback(no_such_method)
         .layer(DefaultBodyLimit::max(MAX_BODY))
-        .layer(middleware::from_fn(refuse_pages))
+        .layer(middleware::from_fn_with_state(access, refuse_pages))
         .layer(middleware::from_fn_with_state(state.clone(), with_clock))
         .with_state(state)
 }
@@ -67,18 +86,6 @@ async fn no_such_method(request: Request) -> Refused {
     Refused(Problem::new("method", "another method is needed", 405, format!("{path} has no {method}")))
 }
 
-/// Refuses the requests of web pages: any page that a user of this machine opens could use the locks. A browser adds the header to every
-/// request with a body.
-async fn refuse_pages(request: Request, next: Next) -> Response {
-    if request.headers().contains_key(header::ORIGIN) {
-        let detail =
-            "the service has no rights for the pages of a browser: use a client without the header Origin";
-        return Refused(Problem::new("forbidden", "requests of web pages are refused", 403, detail))
-            .into_response();
-    }
-    next.run(request).await
-}
-
 /// Adds the clock of the server to a reply.
 async fn with_clock(State(service): State<Arc<Inner>>, request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
@@ -90,7 +97,9 @@ async fn with_clock(State(service): State<Arc<Inner>>, request: Request, next: N
 
 /// The requests of one client at the same time on one connection: one for each waiter.
 const STREAMS: u32 = 100_000;
-/// The time within which the header of a request must arrive.
+/// The connections at the same time. Further clients wait until one ends.
+const CONNECTIONS: usize = 25_000;
+/// The time for the handshake of an encrypted connection, and within which the header of a request must arrive.
 const HEADER: Duration = Duration::from_secs(10);
 /// The time between two pings of a silent client, and the time within which it must reply.
 const PINGS: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(10));
@@ -110,11 +119,12 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Dropping the future ends the connections. Operations of the store that have begun are carried out.
 pub async fn serve(listener: TcpListener, service: Service, shutdown: impl Future<Output = ()>) {
     let (routes, connections) = (routes(&service), GracefulShutdown::new());
+    let free = Arc::new(Semaphore::new(CONNECTIONS));
     let mut shutdown = pin!(shutdown);
     let mut next_sweep = SystemClock.now() + SWEEP;
     loop {
         let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
+            accepted = accept(&listener, &free) => accepted,
             () = &mut shutdown => break,
             () = SystemClock.sleep_until(next_sweep) => {
                 let now = SystemClock.now();
@@ -124,7 +134,15 @@ pub async fn serve(listener: TcpListener, service: Service, shutdown: impl Futur
             }
         };
         match accepted {
-            Ok((stream, _)) => spawn(stream, routes.clone(), &connections),
+            Ok((stream, permit)) => {
+                let (routes, watcher, tls) = (routes.clone(), connections.watcher(), service.tls.clone());
+                tokio::spawn(async move {
+                    let _permit = permit;
+                    if let Err(error) = serve_one(stream, tls, routes, watcher).await {
+                        tracing::debug!(error, "a connection has ended");
+                    }
+                });
+            }
             Err(error) if is_of_connection(&error) => {}
             Err(error) => {
                 tracing::warn!(error = &error as &dyn std::error::Error, "a client can't connect");
@@ -142,13 +160,47 @@ pub async fn serve(listener: TcpListener, service: Service, shutdown: impl Futur
     SystemClock.before(SystemClock.now() + DRAIN, connections.shutdown()).await;
 }
 
-/// Serves one client in a task.
-fn spawn(stream: TcpStream, routes: Router, connections: &GracefulShutdown) {
+/// Waits until a connection is free, and for its client.
+async fn accept(
+    listener: &TcpListener,
+    free: &Arc<Semaphore>,
+) -> io::Result<(TcpStream, Option<OwnedSemaphorePermit>)> {
+    // The semaphore is never closed.
+    let permit = free.clone().acquire_owned().await.ok();
+    listener.accept().await.map(|(stream, _)| (stream, permit))
+}
+
+/// Serves one client.
+async fn serve_one(
+    stream: TcpStream,
+    tls: Option<Tls>,
+    routes: Router,
+    watcher: Watcher,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     // A small reply must not wait for more.
     stream.set_nodelay(true).ok();
     // A machine that has gone does not acknowledge the heartbeats of a stream.
     #[cfg(target_os = "linux")]
     rustix::net::sockopt::set_tcp_user_timeout(&stream, GONE.as_millis().try_into().unwrap_or(u32::MAX)).ok();
+    let Some(tls) = tls else {
+        return serve_http(stream, Peer(None), routes, watcher).await;
+    };
+    match SystemClock.before(SystemClock.now() + HEADER, tls.accept(stream)).await {
+        Some(accepted) => {
+            let (stream, peer) = accepted?;
+            serve_http(stream, peer, routes, watcher).await
+        }
+        None => Err("no handshake in time".into()),
+    }
+}
+
+/// Serves the requests of one connection.
+async fn serve_http(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    peer: Peer,
+    routes: Router,
+    watcher: Watcher,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let mut builder = Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER);
     builder
@@ -157,14 +209,9 @@ fn spawn(stream: TcpStream, routes: Router, connections: &GracefulShutdown) {
         .max_concurrent_streams(STREAMS)
         .keep_alive_interval(PINGS.0)
         .keep_alive_timeout(PINGS.1);
-    let service = TowerToHyperService::new(routes);
+    let service = TowerToHyperService::new(Extension(peer).layer(routes));
     let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
-    let connection = connections.watch(connection);
-    tokio::spawn(async move {
-        if let Err(error) = connection.await {
-            tracing::debug!(error, "a connection has ended");
-        }
-    });
+    watcher.watch(connection).await
 }
 
 fn is_of_connection(error: &io::Error) -> bool {

@@ -6,14 +6,18 @@ use polylock_core::{Backend, Error, HoldLifetime, LockName, Locks, Moment, Relea
 use polylock_protocol::StoreBody;
 use tokio::sync::broadcast;
 
-use crate::{clock::ServerClock, turns::Turns, waiters::Waiters};
+use crate::{access::Access, clock::ServerClock, tls::Tls, turns::Turns, waiters::Waiters};
 
 /// The number of names of broken locks that a slow reader may be behind.
 const ALERTS: usize = 1024;
 
 /// A store that is offered to the clients of a server. Copies share it.
 #[derive(Debug, Clone)]
-pub struct Service(Arc<Inner>);
+pub struct Service {
+    inner: Arc<Inner>,
+    pub(crate) access: Arc<Access>,
+    pub(crate) tls: Option<Tls>,
+}
 
 #[derive(Debug)]
 pub(crate) struct Inner {
@@ -27,7 +31,7 @@ pub(crate) struct Inner {
 }
 
 impl Service {
-    /// Offers `store`.
+    /// Offers `store` to all clients of this machine.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for a store with holds that last as long as a connection or a session: the one of the server would keep the
@@ -51,11 +55,24 @@ impl Service {
         // A client counts on its lease although this server may have ended.
         let locks = Locks::builder(store.clone()).holds_outlive_process().build();
         let (turns, waiters) = (Turns::default(), Waiters::default());
-        Ok(Self(Arc::new(Inner { store, locks, clock: ServerClock::new(), turns, waiters, alerts })))
+        let inner = Arc::new(Inner { store, locks, clock: ServerClock::new(), turns, waiters, alerts });
+        Ok(Self { inner, access: Arc::new(Access::open()), tls: None })
+    }
+
+    /// Offers the store to these callers.
+    #[must_use]
+    pub fn access(self, access: Access) -> Self {
+        Self { access: Arc::new(access), ..self }
+    }
+
+    /// Encrypts the connections.
+    #[must_use]
+    pub fn tls(self, tls: Tls) -> Self {
+        Self { tls: Some(tls), ..self }
     }
 
     pub(crate) fn inner(&self) -> &Arc<Inner> {
-        &self.0
+        &self.inner
     }
 }
 

@@ -11,7 +11,9 @@ use polylock_protocol::Problem;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    access::Right,
     body::{OptionalBody, Refused},
+    caller::Caller,
     service::Inner,
 };
 
@@ -23,7 +25,7 @@ const READY: Duration = Duration::from_secs(2);
 #[serde(deny_unknown_fields)]
 pub(crate) struct Prefix {
     #[serde(default)]
-    prefix: String,
+    pub(crate) prefix: String,
 }
 
 /// The body of a break.
@@ -56,9 +58,13 @@ pub(crate) struct EntryObject {
     broken: Option<String>,
 }
 
+/// Returns whole milliseconds.
+pub(crate) fn ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
 impl From<&Entry> for EntryObject {
     fn from(entry: &Entry) -> Self {
-        let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         Self {
             mode: entry.mode.code(),
             owner: entry.owner.as_str().to_owned(),
@@ -83,16 +89,20 @@ impl From<&LockStatus> for LockObject {
 
 pub(crate) async fn list(
     State(service): State<Arc<Inner>>,
+    caller: Caller,
     Query(Prefix { prefix }): Query<Prefix>,
 ) -> Result<Json<Vec<LockObject>>, Refused> {
     let locks = service.locks.list(&prefix).await?;
-    Ok(Json(locks.iter().map(Into::into).collect()))
+    let shown = locks.iter().filter(|lock| caller.may(Right::Inspect, lock.name.as_str()));
+    Ok(Json(shown.map(Into::into).collect()))
 }
 
 pub(crate) async fn inspect(
     State(service): State<Arc<Inner>>,
+    caller: Caller,
     Path(name): Path<String>,
 ) -> Result<Json<LockObject>, Refused> {
+    caller.ensure(Right::Inspect, &name)?;
     Ok(Json((&service.locks.inspect(&name).await?).into()))
 }
 
@@ -116,9 +126,11 @@ pub(crate) async fn ready(State(service): State<Arc<Inner>>) -> Result<&'static 
 /// Breaks a lock, and returns the holders that have the notice, or have lost the lock by force.
 pub(crate) async fn break_lock(
     State(service): State<Arc<Inner>>,
+    caller: Caller,
     Path(name): Path<String>,
     OptionalBody(options): OptionalBody<BreakOptions>,
 ) -> Result<Json<Vec<EntryObject>>, Refused> {
+    caller.ensure(Right::Break, &name)?;
     let mut order = service.locks.break_lock(&name);
     if let Some(reason) = options.reason {
         order = order.reason(reason);

@@ -20,17 +20,16 @@
 //!
 //! A client that keeps a stream for hours repeats 1 and 2 with any other request.
 
-use std::{convert::Infallible, pin::Pin, sync::Arc, time::Duration};
+use std::{pin::Pin, sync::Arc, time::Duration};
 
 use axum::{
-    body::Body as ResponseBody,
     extract::{Path, State},
-    response::{IntoResponse, Response},
+    response::Response,
 };
 use futures_util::stream;
-use http::{HeaderMap, header};
+use http::HeaderMap;
 use polylock_core::{
-    Clock, Guard, GuardEvent, GuardEvents, Lock, LostReason, Progress, Result, SystemClock, duration,
+    Clock, Guard, GuardEvent, GuardEvents, Lock, LostReason, Mode, Progress, Result, SystemClock, duration,
 };
 use polylock_protocol::{
     InvalidBody, Problem,
@@ -40,7 +39,10 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::{
+    access::Right,
     body::{OptionalBody, Refused},
+    caller::Caller,
+    lines::{self, HEARTBEAT},
     service::Inner,
 };
 
@@ -48,8 +50,6 @@ use crate::{
 const BEGIN: Duration = Duration::from_millis(100);
 /// The time between two looks at the position in the queue.
 const LOOK: Duration = Duration::from_millis(500);
-/// The time between two lines: an empty one shows that the server is alive, and finds a client that is gone.
-const HEARTBEAT: Duration = Duration::from_secs(5);
 
 /// The body of an acquisition. Times are texts, as `30s`.
 #[derive(Debug, Default, Deserialize)]
@@ -67,12 +67,13 @@ fn time(field: &'static str, text: Option<&String>) -> Result<Option<Duration>, 
 }
 
 impl AcquireOptions {
+    fn mode(&self) -> Result<Mode, InvalidBody> {
+        self.mode.as_ref().map_or(Ok(Mode::Exclusive), |mode| mode_of(mode))
+    }
+
     /// Returns the lock with these settings, and true if the request is not to wait.
     fn lock(&self, service: &Inner, name: &str) -> Result<(Lock, bool), InvalidBody> {
-        let mut lock = service.locks.lock(name);
-        if let Some(mode) = &self.mode {
-            lock = lock.mode(mode_of(mode)?);
-        }
+        let mut lock = service.locks.lock(name).mode(self.mode()?);
         if let Some(ttl) = time("ttl", self.ttl.as_ref())? {
             lock = lock.ttl(ttl);
         }
@@ -112,10 +113,12 @@ enum Stage {
 /// Acquires a lock, and holds it as long as the client reads the reply.
 pub(crate) async fn acquire(
     State(service): State<Arc<Inner>>,
+    caller: Caller,
     Path(name): Path<String>,
     headers: HeaderMap,
     OptionalBody(options): OptionalBody<AcquireOptions>,
 ) -> Result<Response, Refused> {
+    caller.ensure(Right::to_hold(options.mode()?), &name)?;
     let (lock, is_try) = options.lock(&service, &name)?;
     let progress = Progress::default();
     let mut acquisition: Acquisition = Box::pin(lock.progress(&progress).acquire());
@@ -128,30 +131,12 @@ pub(crate) async fn acquire(
         Some(acquired) => Stage::Acquired(acquired?),
         None => Stage::Waiting { acquisition, progress, position: None },
     };
-    let is_event_stream = headers
-        .get(header::ACCEPT)
-        .and_then(|accept| accept.to_str().ok())
-        .is_some_and(|accept| accept.contains("text/event-stream"));
     let lines = stream::unfold(stage, move |stage| {
-        let service = service.clone();
-        async move {
-            let (line, stage) = next(&service, stage).await?;
-            Some((Ok::<_, Infallible>(text(line, is_event_stream)), stage))
-        }
+        // The stream is a request of the caller until its end.
+        let (service, _caller) = (service.clone(), caller.clone());
+        async move { next(&service, stage).await }
     });
-    let kind = if is_event_stream { "text/event-stream" } else { "application/x-ndjson" };
-    let headers = [(header::CONTENT_TYPE, kind), (header::CACHE_CONTROL, "no-store")];
-    Ok((headers, ResponseBody::from_stream(lines)).into_response())
-}
-
-/// Returns the text of a line; of a heartbeat for `None`.
-fn text(line: Option<Value>, is_event_stream: bool) -> String {
-    match (line, is_event_stream) {
-        (Some(line), false) => format!("{line}\n"),
-        (Some(line), true) => format!("data: {line}\n\n"),
-        (None, false) => "\n".to_owned(),
-        (None, true) => ":\n\n".to_owned(),
-    }
+    Ok(lines::reply(&headers, lines))
 }
 
 /// Returns the next line of a stream, and its state after it; `None` at its end.

@@ -8,8 +8,9 @@ use std::{
 use polylock_core::{Clock, Request, SystemClock, requests::RequestTable};
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
-/// The time after a release for which it is recorded: a copy of a claim may arrive late.
-const RELEASED: Duration = Duration::from_secs(60);
+/// The time after the last operation of a request for which it is recorded: longer than any operation of a store takes, and a copy of a claim
+/// may arrive late after a release.
+const RECORDED: Duration = Duration::from_secs(120);
 
 /// The requests of which operations were received.
 ///
@@ -41,7 +42,7 @@ impl Turns {
     pub(crate) async fn next(&self, request: &Request) -> Turn {
         let mutex = {
             let now = SystemClock.now();
-            self.lock().update(request.id, now, request.obsolete_at(now), Arc::default).clone()
+            self.lock().update(request.id, now, now + RECORDED, Arc::default).clone()
         };
         Turn(mutex.lock_owned().await)
     }
@@ -49,7 +50,7 @@ impl Turns {
     /// Records that `request` is released in this turn.
     pub(crate) fn release(&self, request: &Request, turn: &mut Turn) {
         *turn.0 = true;
-        self.lock().keep_until(&request.id, SystemClock.now() + RELEASED);
+        self.lock().keep_until(&request.id, SystemClock.now() + RECORDED);
     }
 
     fn lock(&self) -> MutexGuard<'_, RequestTable<Arc<AsyncMutex<bool>>>> {

@@ -374,8 +374,9 @@ impl Client {
         }
         // The position is counted at each claim, which costs time.
         // The queue of a slot begins before the one that is shown.
-        let is_watched =
-            self.random.u8(..4) == 0 && matches!(way, Way::Wait | Way::WaitFor(_)) && recipe != Recipe::Slot;
+        let is_watched = self.random.u8(..4) == 0
+            && matches!(way, Way::Wait | Way::WaitFor(_))
+            && !matches!(recipe, Recipe::Slot(_));
         if is_watched {
             wanted = wanted.progress(&progress);
         }

@@ -21,16 +21,16 @@ pub struct Record {
 }
 
 impl Record {
-    /// Returns true if a client has the hold of `name` with `token`.
+    /// Returns true if a client has the hold of `name` with `token`. An acquisition of a slot holds the turnstile without a record of it.
     #[must_use]
     pub fn has_hold(&self, name: &LockName, token: u64) -> bool {
-        self.section(name.as_str(), token).is_some_and(|section| section.open)
+        name.is_turnstile() || self.section(name.as_str(), token).is_some_and(|section| section.open)
     }
 
-    /// Returns true if a client has or had the hold of `name` with `token`.
+    /// Returns true if a client has or had the hold of `name` with `token`, or if it is a turnstile.
     #[must_use]
     pub fn had_hold(&self, name: &LockName, token: u64) -> bool {
-        self.section(name.as_str(), token).is_some()
+        name.is_turnstile() || self.section(name.as_str(), token).is_some()
     }
 
     /// Returns the last section with this token.

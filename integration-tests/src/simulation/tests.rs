@@ -91,6 +91,18 @@ const FOUND: [(StoreKind, u64); 8] = [
 ];
 
 #[test]
+fn slots_break_no_promise() {
+    for (store, seed) in STORES.iter().flat_map(|store| (0..4).map(move |seed| (*store, 5 * seed))) {
+        let plan = Plan::draw(store, seed, None);
+        assert!(plan.has_slots());
+        let outcome = world::run(&plan, true).unwrap();
+        assert!(outcome.violations.is_empty(), "{store:?}, seed {seed}: {:#?}", outcome.violations);
+        let slots = outcome.timeline.iter().filter(|line| line.to_string().contains(" slot "));
+        assert!(slots.count() > 0, "{store:?}, seed {seed}: no slot was acquired");
+    }
+}
+
+#[test]
 fn the_seeds_that_have_found_bugs_are_sound() {
     for (store, seed) in FOUND {
         let outcome = world::run(&Plan::draw(store, seed, None), false).unwrap();

@@ -27,6 +27,12 @@ use crate::recipe::{Held, Recipe, Wanted};
 /// The names of the locks.
 const NAMES: [&str; 3] = ["orders", "jobs", "cron"];
 
+/// The number of slots of each semaphore. There is one semaphore of each name.
+const SLOTS: u32 = 2;
+
+/// The name of a request that waits for a slot.
+pub const SLOT: &str = "a slot";
+
 /// One life of a client.
 #[derive(Debug)]
 pub struct Client {
@@ -40,6 +46,8 @@ pub struct Client {
     pub store: StoreKind,
     /// True if it acquires in all modes.
     pub has_modes: bool,
+    /// True if it acquires slots of semaphores, too.
+    pub has_slots: bool,
     /// The shortest and the longest lease, in milliseconds for Redis.
     pub ttl_ms: Range<u64>,
     /// The clock of its process.
@@ -121,11 +129,15 @@ impl Client {
             6 | 7 => Way::WaitFor(self.between(1..1500)),
             _ => Way::Drop(self.random.u32(0..12), self.between(1..600)),
         };
-        let recipe = Recipe::draw(&mut self.random);
+        let recipe = match mode {
+            Mode::Exclusive if self.has_slots && self.random.u8(..3) == 0 => Recipe::Slot(SLOTS),
+            _ => Recipe::draw(&mut self.random),
+        };
         let wanted = recipe.wanted(&self.locks, name, mode).ttl(ttl);
         let invoked = self.time.now();
         self.note(|| format!("acquires {name} {mode}, {recipe:?}, ttl {ttl:?}, {way:?}"));
-        let entry = (self.name.clone(), name, invoked);
+        let waits_for = if let Recipe::Slot(_) = recipe { SLOT } else { name };
+        let entry = (self.name.clone(), waits_for, invoked);
         lock(&self.record).waiting.insert(entry.clone());
         let outcome = acquire(wanted, way).await;
         lock(&self.record).waiting.remove(&entry);

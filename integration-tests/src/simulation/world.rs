@@ -30,7 +30,7 @@ use super::{
     servers::{Events, LiveEntry, Servers},
     time::{MS, Time},
     timeline::{Line, Timeline},
-    workload::Client,
+    workload::{Client, SLOT},
     zookeeper::{self, ZookeeperServers},
 };
 
@@ -191,7 +191,7 @@ impl World {
         let process = Process::new(Handle::current(), Box::new(surroundings));
         let clients: Vec<_> =
             self.plan.clients.iter().filter(|client| client.process == number).copied().collect();
-        let (seed, kind) = (self.plan.seed, self.plan.store);
+        let (seed, kind, has_slots) = (self.plan.seed, self.plan.store, self.plan.has_slots());
         let ttl_ms = match kind {
             StoreKind::Queue | StoreKind::Mysql | StoreKind::Redis => 200..2000,
             StoreKind::Redlock => 400..2000,
@@ -212,6 +212,7 @@ impl World {
                     servers: servers.clone(),
                     store: kind,
                     has_modes: !matches!(kind, StoreKind::Redlock | StoreKind::Azure),
+                    has_slots,
                     ttl_ms: ttl_ms.clone(),
                     clock: clock.clone(),
                     time: time.clone(),
@@ -351,7 +352,7 @@ impl World {
         if self.plan.store == StoreKind::Azure {
             // The service does not know the waiters.
             for (client, lock, _) in &lock(&self.record).waiting {
-                if live.iter().all(|entry| entry.name.as_str() != *lock) {
+                if *lock != SLOT && live.iter().all(|entry| entry.name.as_str() != *lock) {
                     let what = format!("lost wake-up: {lock} is free, and {client} waits");
                     bad.insert(what, ("lost wake-up", LONGEST_FREE_POLLED));
                 }

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 import threading
 from types import TracebackType
 from typing import Any, Callable, Coroutine, Optional, TypeVar
 
-from ._client import Client, Held, Lock, Seconds
+from ._client import Client, Held, Lock
 from ._errors import Lost
 
 T = TypeVar("T")
 
 
 class AsyncClient:
-    """The lock service at one of these URLs, for asyncio. See :class:`Client`."""
+    """The lock service at one of these URLs, for asyncio. The settings are those of :class:`Client`."""
 
-    def __init__(self, *urls: str, connect_timeout: Seconds = 5, context: Optional[ssl.SSLContext] = None) -> None:
-        self._client = Client(*urls, connect_timeout=connect_timeout, context=context)
+    def __init__(self, *urls: str, **settings: Any) -> None:
+        self._client = Client(*urls, **settings)
 
     def lock(self, name: str, **settings: Any) -> AsyncLock:
         """Returns the lock ``name``, to be acquired. The settings are those of :meth:`Client.lock`."""

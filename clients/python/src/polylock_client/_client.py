@@ -16,13 +16,31 @@ from ._errors import Lost, PolylockError, Unavailable, of_problem
 
 Seconds = Union[int, float]
 
+#: The silence after which a server is given up while a request waits. It sends a line every five seconds.
+SILENCE: Seconds = 15
+
 
 class Client:
-    """The lock service at one of these URLs. All servers must serve the same store."""
+    """The lock service at one of these URLs. All servers must serve the same store.
 
-    def __init__(self, *urls: str, connect_timeout: Seconds = 5, context: Optional[ssl.SSLContext] = None) -> None:
+    ``token`` is the one of this caller, if the servers require one. ``silence`` is the time without a line from a server after which a request that waits
+    is sent to the next one.
+    """
+
+    def __init__(
+        self,
+        *urls: str,
+        token: Optional[str] = None,
+        connect_timeout: Seconds = 5,
+        silence: Seconds = SILENCE,
+        context: Optional[ssl.SSLContext] = None,
+    ) -> None:
         self._urls = urls or ("http://127.0.0.1:7420",)
+        self._headers = {"Content-Type": "application/json"}
+        if token is not None:
+            self._headers["Authorization"] = f"Bearer {token}"
         self._connect_timeout = connect_timeout
+        self._silence = silence
         self._context = context
 
     def lock(
@@ -40,11 +58,8 @@ class Client:
         ``mode`` is ``EX`` (exclusive, the default), ``PR`` (shared) or another mode of the store. ``ttl`` is the lease in seconds: the time until the lock of a dead
         holder is free. ``wait`` is the longest time to wait in seconds; 0 does not wait.
         """
-        times = {"ttl": ttl, "wait": wait}
-        body = {key: f"{int(value * 1000)}ms" for key, value in times.items() if value is not None}
-        texts = {"mode": mode, "owner": owner, "label": label}
-        body.update({key: text for key, text in texts.items() if text is not None})
-        return Lock(self, name, body)
+        settings = {"mode": mode, "ttl": _text(ttl), "owner": owner, "label": label}
+        return Lock(self, name, {key: text for key, text in settings.items() if text is not None}, wait)
 
     def _connect(self, url: str) -> http.client.HTTPConnection:
         parts = urlsplit(url)
@@ -59,18 +74,22 @@ class Client:
         connection.connect()
         assert connection.sock is not None
         connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # The reply to a request that waits may take any time; the server sends an empty line every five seconds.
-        connection.sock.settimeout(None)
+        connection.sock.settimeout(self._silence)
         return connection
+
+
+def _text(seconds: Optional[Seconds]) -> Optional[str]:
+    return None if seconds is None else f"{int(seconds * 1000)}ms"
 
 
 class Lock:
     """A lock to be acquired: ``acquire()``, or a ``with`` statement."""
 
-    def __init__(self, client: Client, name: str, body: dict[str, str]) -> None:
+    def __init__(self, client: Client, name: str, body: dict[str, str], wait: Optional[Seconds]) -> None:
         self._client = client
         self._name = name
         self._body = body
+        self._wait = wait
         self._held: Optional[Held] = None
 
     def acquire(self) -> Held:
@@ -79,6 +98,7 @@ class Lock:
         Raises :class:`NotAcquired` if another request holds it and the time to wait is over, :class:`Unavailable` if no server can be reached, and
         :class:`Refused` for invalid settings.
         """
+        begin = now()
         failure: Exception = Unavailable("there is no server")
         for url in self._client._urls:
             try:
@@ -87,7 +107,7 @@ class Lock:
                 failure = error
                 continue
             try:
-                return self._acquire_on(connection)
+                return self._acquire_on(connection, now() - begin)
             except (OSError, http.client.HTTPException) as error:
                 connection.close()
                 failure = error
@@ -96,10 +116,13 @@ class Lock:
                 raise
         raise Unavailable(f"{', '.join(self._client._urls)}: {failure}") from failure
 
-    def _acquire_on(self, connection: http.client.HTTPConnection) -> Held:
+    def _acquire_on(self, connection: http.client.HTTPConnection, waited: float) -> Held:
+        body = dict(self._body)
+        if self._wait is not None:
+            body["wait"] = f"{int(max(self._wait - waited, 0) * 1000)}ms"
         sent = now()
         path = f"/v1/locks/{quote(self._name, safe='')}"
-        connection.request("POST", path, json.dumps(self._body), {"Content-Type": "application/json"})
+        connection.request("POST", path, json.dumps(body), self._client._headers)
         response = connection.getresponse()
         if response.status != 200:
             raise of_problem(_problem(response))
@@ -107,10 +130,13 @@ class Lock:
         for line in _lines(response):
             event = line["event"]
             if event == "granted":
+                assert connection.sock is not None
+                # From now on, the deadline limits the silence.
+                connection.sock.settimeout(None)
                 return Held(self._name, connection, response, clock, line)
             if event == "failed":
                 raise of_problem(line["problem"])
-        raise Unavailable("the server has ended while the request waited")
+        raise ConnectionError("the server has ended while the request waited")
 
     def __enter__(self) -> Held:
         self._held = self.acquire()

@@ -1,6 +1,7 @@
 //! `polylock serve`, and the service as a store.
 
 use std::{
+    fs,
     io::{BufRead, BufReader, Read, Write},
     net::TcpStream,
     process::{Child, Command, Stdio},
@@ -19,13 +20,21 @@ struct Server {
 }
 
 impl Server {
-    fn start(workspace: &Workspace) -> Self {
-        let mut command = workspace.polylock();
-        command.args(["serve", "--listen", "127.0.0.1:0"]).stdout(Stdio::piped());
-        let mut process = command.spawn().unwrap();
+    fn of(mut command: Command) -> Self {
+        let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
         Self { process, url: format!("polylock+{}", line.trim()) }
+    }
+
+    fn start(workspace: &Workspace) -> Self {
+        Self::start_with(workspace, &[])
+    }
+
+    fn start_with(workspace: &Workspace, options: &[&str]) -> Self {
+        let mut command = workspace.polylock();
+        command.args(["serve", "--listen", "127.0.0.1:0"]).args(options);
+        Self::of(command)
     }
 
     fn client(&self, workspace: &Workspace) -> Command {
@@ -224,6 +233,115 @@ fn a_public_address_is_refused() {
     for address in ["0.0.0.0:0", "[::]:0", "192.0.2.1:7420"] {
         let output = workspace.call(&format!("serve --listen {address}"));
         assert_eq!(output.status.code(), Some(64), "{}", stderr(&output));
-        assert!(stderr(&output).contains("authentication"), "{}", stderr(&output));
+        assert!(stderr(&output).contains("--access and --tls-cert"), "{}", stderr(&output));
+    }
+    let mut command = workspace.polylock();
+    command.args(["serve", "--listen", "0.0.0.0:0", "--allow-insecure"]);
+    let mut server = Server::of(command);
+    // A name is as good as an address, then: clients of other machines use it.
+    server.url = server.url.replace("0.0.0.0", "127.0.0.1");
+    assert!(reply_to("GET", &server, "/v1/locks", "", "").starts_with("HTTP/1.1 200 "));
+}
+
+/// Writes an access file with one caller, whose token is `secret`, or with this certificate.
+fn write_access(workspace: &Workspace, key: &str) {
+    // printf secret | sha256sum
+    let token = "token_sha256 = \"2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b\"";
+    let key = if key.is_empty() { token } else { key };
+    let text = format!(
+        "[[caller]]\nname = \"billing\"\n{key}\nallow = [{{ prefix = \"billing/\", rights = [\"exclusive\"] }}]\n"
+    );
+    fs::write(workspace.path("access.toml"), text).unwrap();
+}
+
+/// Runs `true` under a lock of the service, and returns the exit code and the messages.
+fn run_true(server: &Server, workspace: &Workspace, keys: &str, name: &str) -> (Option<i32>, String) {
+    let mut command = workspace.polylock_without_store();
+    command.args(["run", "-S", &format!("{}{keys}", server.url), "--outage", "3s", name, "true"]);
+    let output = command.output().unwrap();
+    (output.status.code(), stderr(&output))
+}
+
+#[test]
+fn a_caller_has_the_rights_of_the_access_file() {
+    let workspace = Workspace::new();
+    write_access(&workspace, "");
+    let server = Server::start_with(&workspace, &["--access", "access.toml"]);
+    for (keys, name, code, word) in [
+        ("?polylock.token=secret", "billing/1", 0, ""),
+        ("?polylock.token=secret", "orders", 77, "billing needs the right exclusive"),
+        ("?polylock.token=other", "billing/1", 77, "Authorization: Bearer"),
+        ("", "billing/1", 77, "Authorization: Bearer"),
+    ] {
+        let (found, text) = run_true(&server, &workspace, keys, name);
+        assert!(found == Some(code) && text.contains(word), "{keys} {name}: {found:?} {text}");
+        assert!(!text.contains("secret"), "{text}");
+    }
+    fs::write(workspace.path("access.toml"), "[[caller]]\nname = \"c\"\nallow = []\n").unwrap();
+    let output = workspace.call("serve --access access.toml");
+    assert_eq!(output.status.code(), Some(78), "{}", stderr(&output));
+    assert!(stderr(&output).contains("caller c: it has neither token_sha256"), "{}", stderr(&output));
+    let output = workspace.call("serve --access none.toml");
+    assert!(stderr(&output).contains("none.toml"), "{}", stderr(&output));
+}
+
+/// Creates an authority, and certificates with their keys for a server and a client. Returns the fingerprint of the client's.
+fn certify(workspace: &Workspace) -> String {
+    let openssl = |arguments: &str| {
+        let mut command = Command::new("openssl");
+        let output = command.args(arguments.split(' ')).current_dir(workspace.path("")).output().unwrap();
+        assert!(output.status.success(), "{arguments}: {}", stderr(&output));
+        stdout(&output)
+    };
+    let new = "req -x509 -nodes -newkey ec -pkeyopt ec_paramgen_curve:P-256 -days 2";
+    openssl(&format!("{new} -subj /CN=authority -keyout ca.key -out ca.crt"));
+    for (name, names) in
+        [("server", "DNS:localhost,IP:127.0.0.1"), ("client", "DNS:client"), ("other", "DNS:other")]
+    {
+        openssl(&format!(
+            "{new} -subj /CN={name} -keyout {name}.key -out {name}.crt -CA ca.crt -CAkey ca.key -addext subjectAltName={names} -addext \
+             basicConstraints=CA:FALSE"
+        ));
+    }
+    let fingerprint = openssl("x509 -in client.crt -noout -fingerprint -sha256");
+    fingerprint.trim().rsplit('=').next().unwrap().to_owned()
+}
+
+#[test]
+fn connections_are_encrypted_and_a_certificate_is_a_caller() {
+    let workspace = Workspace::new();
+    let fingerprint = certify(&workspace);
+    write_access(&workspace, &format!("certificate_sha256 = \"{fingerprint}\""));
+    let options = ["--tls-cert", "server.crt", "--tls-key", "server.key", "--access", "access.toml"];
+    let server = Server::start_with(&workspace, &[&options[..], &["--tls-client-ca", "ca.crt"][..]].concat());
+    assert!(server.url.starts_with("polylock+https://"), "{}", server.url);
+    let pem = |name: &str| format!("polylock.tls_cert={name}.crt&polylock.tls_key={name}.key");
+    for (keys, code, word) in [
+        (format!("?polylock.tls_ca=ca.crt&{}", pem("client")), 0, ""),
+        // The authority has signed it, and the file does not name it.
+        (format!("?polylock.tls_ca=ca.crt&{}", pem("other")), 77, "Authorization: Bearer"),
+        ("?polylock.tls_ca=ca.crt".to_owned(), 77, "Authorization: Bearer"),
+        (format!("?{}", pem("client")), 69, "polylock.tls_ca"),
+        (format!("?polylock.tls_ca=server.crt&{}", pem("client")), 69, "polylock.tls_ca"),
+    ] {
+        let (found, text) = run_true(&server, &workspace, &keys, "billing/1");
+        assert!(found == Some(code) && text.contains(word), "{keys}: {found:?} {text}");
+    }
+    // A client without encryption is no reason to stop.
+    let plain = server.url.replace("https", "http");
+    let output = workspace.call(&format!("list -S {plain}"));
+    assert_ne!(output.status.code(), Some(0));
+    for (options, word) in [
+        ("--tls-cert server.crt", "--tls-key"),
+        ("--tls-cert none.crt --tls-key server.key", "none.crt"),
+        ("--tls-cert server.crt --tls-key client.key", "--tls-cert"),
+        ("--tls-cert server.crt --tls-key server.key --tls-client-ca ca.crt", "--access"),
+    ] {
+        let output = workspace.call(&format!("serve {options}"));
+        assert!(
+            output.status.code() != Some(0) && stderr(&output).contains(word),
+            "{options}: {}",
+            stderr(&output)
+        );
     }
 }

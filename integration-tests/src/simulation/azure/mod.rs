@@ -171,8 +171,9 @@ impl AzureServers {
     }
 }
 
-/// Returns the lock with this blob; `None` for a waiter marker or a notice.
+/// Returns the lock with this blob; `None` for a waiter marker or a notice. The only character of the names of a run that is escaped is the NUL
+/// byte in those of a semaphore.
 fn lock_of(blob: &str) -> Option<LockName> {
-    let name = blob.strip_prefix(PREFIX).filter(|name| !name.contains('_'));
-    LockName::new(name?).ok()
+    let name = blob.strip_prefix(PREFIX)?.replace("_00", "\0");
+    if name.contains('_') { None } else { LockName::from_store(name).ok() }
 }

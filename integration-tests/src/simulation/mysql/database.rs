@@ -97,7 +97,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 fn name_of(bytes: &[u8]) -> LockName {
-    LockName::new(text(bytes)).unwrap_or_else(|error| unreachable!("{error}"))
+    LockName::from_store(text(bytes)).unwrap_or_else(|error| unreachable!("{error}"))
 }
 
 impl Database {

@@ -15,7 +15,7 @@ pub mod statement;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use polylock_core::{Clock, FencingToken, LockName, SystemClock, simulation::Connecting};
+use polylock_core::{Clock, FencingToken, LockName, Store, SystemClock, simulation::Connecting};
 use polylock_sql::mysql::{Config, simulation};
 
 use self::{
@@ -74,7 +74,8 @@ impl Servers for MySqlServers {
                 let config = Config::new("mysql://n0/app").unwrap_or_else(|error| unreachable!("{error}"));
                 let config = config.operation_timeout(OPERATION_TIMEOUT);
                 match simulation::connect(config, "n0".to_owned()).await {
-                    Ok(store) => return store,
+                    // The model of the server has the routines, and not the queries of inspection.
+                    Ok(store) => return Store { inspect: None, ..store },
                     Err(error) => assert!(error.is_temporary(), "{}", error.chain()),
                 }
                 SystemClock.sleep_until(SystemClock.now() + REOPEN).await;

@@ -26,7 +26,7 @@ pub struct Held {
 /// Returns the lock with this key, if the key is that of its holds or its vote.
 pub fn lock_of(key: &str) -> Option<LockName> {
     let (tag, name) = key.split_at_checked(NAMESPACE.len() + 5)?;
-    (tag.ends_with(":h:") || tag.ends_with(":r:")).then(|| LockName::new(name).ok())?
+    (tag.ends_with(":h:") || tag.ends_with(":r:")).then(|| LockName::from_store(name).ok())?
 }
 
 /// Returns the live holds, or the vote, at `key`.
@@ -82,7 +82,7 @@ pub fn live(database: &mut Database) -> Vec<LiveEntry> {
 fn keys(database: &mut Database, kind: &str) -> Vec<(LockName, String)> {
     let prefix = format!("{{{NAMESPACE}}}:{kind}:");
     let names = database.names(&prefix).into_iter();
-    names.filter_map(|name| Some((LockName::new(&name).ok()?, format!("{prefix}{name}")))).collect()
+    names.filter_map(|name| Some((LockName::from_store(&name).ok()?, format!("{prefix}{name}")))).collect()
 }
 
 /// Returns the entries of a hash, by field.

@@ -131,11 +131,17 @@ impl Servers for ZookeeperServers {
     }
 }
 
+/// Returns the lock of this node. The only character of the names of a run that is escaped is the NUL byte in those of a semaphore.
+fn name_of(node: &str) -> Option<LockName> {
+    LockName::from_store(node.replace("%00", "\0")).ok()
+}
+
 /// Returns the requests in all locks. The first ones that do not conflict hold their lock.
 fn live(tree: &Tree) -> Vec<LiveEntry> {
     let mut live = Vec::new();
-    for name in tree.children(ROOT).unwrap_or_default().iter().filter_map(|name| LockName::new(name).ok()) {
-        let directory = format!("{ROOT}/{}", name.as_str());
+    for node in tree.children(ROOT).unwrap_or_default() {
+        let Some(name) = name_of(&node) else { continue };
+        let directory = format!("{ROOT}/{node}");
         let mut requests: Vec<_> = tree
             .children(&directory)
             .unwrap_or_default()

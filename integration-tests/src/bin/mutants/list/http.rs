@@ -36,10 +36,64 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "http: web pages use the locks",
-        file: "crates/polylock-server/src/serve.rs",
-        from: "contains_key(header::ORIGIN)",
-        to: "contains_key(header::DNT)",
+        file: "crates/polylock-server/src/caller.rs",
+        from: "headers().get(header::ORIGIN)",
+        to: "headers().get(header::DNT)",
         test: ("cli", "serve::requests_of_web_pages_and_invalid_ones_are_refused"),
+    },
+    Mutant {
+        name: "http: a name of a web page leads to the service",
+        file: "crates/polylock-server/src/caller.rs",
+        from: "access.is_local && host.is_some_and",
+        to: "access.is_local && !host.is_some_and",
+        test: ("units of library polylock_server", "serve_tests::web_pages_from_elsewhere_are_refused"),
+    },
+    Mutant {
+        name: "http: an unknown token has the rights of a caller",
+        file: "crates/polylock-server/src/access.rs",
+        from: "known(token)).or_else(|| known(certificate))",
+        to: "known(token)).or_else(|| known(certificate)).or_else(|| self.callers.values().next())",
+        test: (
+            "units of library polylock_server",
+            "serve_tests::no_operation_is_carried_out_for_an_unknown_caller",
+        ),
+    },
+    Mutant {
+        name: "http: a right is one for all names",
+        file: "crates/polylock-server/src/access.rs",
+        from: "name.starts_with(&rule.prefix)",
+        to: "name.is_empty() || !rule.prefix.is_empty() || rule.prefix.is_empty()",
+        test: (
+            "units of library polylock_server",
+            "serve_tests::no_operation_is_carried_out_without_the_right_to_it",
+        ),
+    },
+    Mutant {
+        name: "http: a release needs no right",
+        file: "crates/polylock-server/src/operations.rs",
+        from: "ensure_holds(&caller, &request)?;\n    let release",
+        to: "let _ = &caller;\n    let release",
+        test: (
+            "units of library polylock_server",
+            "serve_tests::no_operation_is_carried_out_without_the_right_to_it",
+        ),
+    },
+    Mutant {
+        name: "http: a list shows all locks to all callers",
+        file: "crates/polylock-server/src/status.rs",
+        from: "caller.may(Right::Inspect, lock.name.as_str())",
+        to: "caller.may(Right::Inspect, lock.name.as_str()) || !lock.is_free()",
+        test: ("units of library polylock_server", "serve_tests::lists_show_what_the_caller_may_inspect"),
+    },
+    Mutant {
+        name: "http: a stream is no request of its caller",
+        file: "crates/polylock-server/src/streams.rs",
+        from: "(service.clone(), caller.clone())",
+        to: "(service.clone(), ())",
+        test: (
+            "units of library polylock_server",
+            "serve_tests::a_stream_is_one_of_the_requests_of_its_caller_until_its_end",
+        ),
     },
     Mutant {
         name: "http: the client uses one server",

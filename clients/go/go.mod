@@ -1,0 +1,3 @@
+module github.com/polylock/polylock/clients/go
+
+go 1.19

@@ -1,0 +1,248 @@
+package polylock_test
+
+// The client against a real server. The variable POLYLOCK_PROGRAM names the command.
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	polylock "github.com/polylock/polylock/clients/go"
+)
+
+var background = context.Background()
+
+type server struct {
+	url, store string
+	process    *os.Process
+}
+
+func start(t *testing.T, directory string, options ...string) *server {
+	t.Helper()
+	program := os.Getenv("POLYLOCK_PROGRAM")
+	if program == "" {
+		program = "polylock"
+	}
+	store := "sqlite://" + directory + "/locks.db"
+	command := exec.Command(program, append([]string{"serve", "-S", store, "--listen", "127.0.0.1:0"}, options...)...)
+	output, err := command.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		command.Process.Kill()
+		command.Wait()
+	})
+	line, err := bufio.NewReader(output).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &server{strings.TrimSpace(line), store, command.Process}
+}
+
+func acquire(t *testing.T, client *polylock.Client, options polylock.Options) *polylock.Lock {
+	t.Helper()
+	lock, err := client.Acquire(background, "n", options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lock
+}
+
+func isLost(t *testing.T, lock *polylock.Lock, limit time.Duration) time.Time {
+	t.Helper()
+	select {
+	case <-lock.Lost():
+	case <-time.After(limit):
+		t.Fatal("no loss")
+	}
+	if err := lock.EnsureHeld(); !errors.Is(err, polylock.ErrLost) {
+		t.Fatal(err)
+	}
+	return time.Now()
+}
+
+func TestALockExcludesOthersAndTokensGrow(t *testing.T) {
+	locks := polylock.New(start(t, t.TempDir()).url)
+	first := acquire(t, locks, polylock.Options{Label: "first"})
+	if left := first.Remaining(); left <= 0 || left > 30*time.Second {
+		t.Fatal(left)
+	}
+	for _, wait := range []time.Duration{polylock.NoWait, 300 * time.Millisecond} {
+		if _, err := locks.Acquire(background, "n", polylock.Options{Wait: wait}); !errors.Is(err, polylock.ErrNotAcquired) {
+			t.Fatal(err)
+		}
+	}
+	first.Release()
+	first.Release()
+	if err := first.EnsureHeld(); !errors.Is(err, polylock.ErrReleased) {
+		t.Fatal(err)
+	}
+	second := acquire(t, locks, polylock.Options{Wait: 5 * time.Second})
+	defer second.Release()
+	if second.FencingToken <= first.FencingToken {
+		t.Fatal(first.FencingToken, second.FencingToken)
+	}
+}
+
+func TestALockIsRenewedForLongerThanItsLease(t *testing.T) {
+	lock := acquire(t, polylock.New(start(t, t.TempDir()).url), polylock.Options{TTL: time.Second})
+	defer lock.Release()
+	select {
+	case <-lock.Lost():
+		t.Fatal(lock.EnsureHeld())
+	case <-time.After(3 * time.Second):
+	}
+	if err := lock.EnsureHeld(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAKilledServerIsALossAtTheDeadlineBeforeTheNextGrant(t *testing.T) {
+	directory := t.TempDir()
+	first := start(t, directory)
+	lock := acquire(t, polylock.New(first.url), polylock.Options{TTL: 2 * time.Second})
+	work := lock.Context(background)
+	first.process.Kill()
+	again := start(t, directory)
+	granted := make(chan time.Time)
+	go func() {
+		next := acquire(t, polylock.New(again.url), polylock.Options{})
+		granted <- time.Now()
+		next.Release()
+	}()
+	lost := isLost(t, lock, 5*time.Second)
+	<-work.Done()
+	if at := <-granted; !lost.Before(at) {
+		t.Fatal("granted before the loss")
+	}
+}
+
+func TestAStoppedServerIsALossAtTheDeadline(t *testing.T) {
+	server := start(t, t.TempDir())
+	lock := acquire(t, polylock.New(server.url), polylock.Options{TTL: 2 * time.Second})
+	server.process.Signal(syscall.SIGSTOP)
+	isLost(t, lock, 2500*time.Millisecond)
+	server.process.Signal(syscall.SIGCONT)
+	time.Sleep(500 * time.Millisecond)
+	if lock.EnsureHeld() == nil {
+		t.Fatal("revived")
+	}
+	lock.Release()
+}
+
+func TestAWaiterContinuesWithTheNextServerIfItsOwnIsStopped(t *testing.T) {
+	directory := t.TempDir()
+	one, other := start(t, directory), start(t, directory)
+	first := acquire(t, polylock.New(other.url), polylock.Options{})
+	locks := polylock.New(one.url, other.url)
+	locks.Silence = time.Second
+	granted := make(chan *polylock.Lock)
+	go func() { granted <- acquire(t, locks, polylock.Options{}) }()
+	time.Sleep(300 * time.Millisecond)
+	one.process.Signal(syscall.SIGSTOP)
+	time.Sleep(1500 * time.Millisecond)
+	first.Release()
+	(<-granted).Release()
+	one.process.Signal(syscall.SIGCONT)
+}
+
+func TestTheTimeToWaitHoldsForAllServersTogether(t *testing.T) {
+	directory := t.TempDir()
+	stopped, other := start(t, directory), start(t, directory)
+	first := acquire(t, polylock.New(other.url), polylock.Options{})
+	defer first.Release()
+	stopped.process.Signal(syscall.SIGSTOP)
+	locks := polylock.New(stopped.url, other.url)
+	locks.Silence = time.Second
+	begin := time.Now()
+	_, err := locks.Acquire(background, "n", polylock.Options{Wait: 1500 * time.Millisecond})
+	if waited := time.Since(begin); !errors.Is(err, polylock.ErrNotAcquired) || waited > 2500*time.Millisecond {
+		t.Fatal(err, waited)
+	}
+	locks.URLs = locks.URLs[:1]
+	if _, err := locks.Acquire(background, "n", polylock.Options{}); !errors.Is(err, polylock.ErrUnavailable) {
+		t.Fatal(err)
+	}
+}
+
+func TestAContextThatEndsLeavesNothing(t *testing.T) {
+	locks := polylock.New(start(t, t.TempDir()).url)
+	first := acquire(t, locks, polylock.Options{})
+	ctx, cancel := context.WithTimeout(background, 300*time.Millisecond)
+	defer cancel()
+	if _, err := locks.Acquire(ctx, "n", polylock.Options{}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatal(err)
+	}
+	first.Release()
+	acquire(t, locks, polylock.Options{Wait: 10 * time.Second}).Release()
+}
+
+func TestACallerHasTheRightsOfItsToken(t *testing.T) {
+	directory := t.TempDir()
+	access := filepath.Join(directory, "access.toml")
+	text := fmt.Sprintf("[[caller]]\nname = \"test\"\ntoken_sha256 = \"%x\"\nallow = [{ prefix = \"n\", rights = [\"exclusive\"] }]\n", sha256.Sum256([]byte("secret")))
+	if err := os.WriteFile(access, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	locks := polylock.New(start(t, directory, "--access", access).url)
+	locks.Token = "secret"
+	acquire(t, locks, polylock.Options{}).Release()
+	var problem *polylock.Problem
+	if _, err := locks.Acquire(background, "other", polylock.Options{}); !errors.As(err, &problem) || problem.Status != 403 {
+		t.Fatal(err)
+	}
+	locks.Token = "x"
+	if _, err := locks.Acquire(background, "n", polylock.Options{}); !errors.As(err, &problem) || problem.Status != 401 {
+		t.Fatal(err)
+	}
+}
+
+func TestInvalidSettingsAreRefused(t *testing.T) {
+	locks := polylock.New(start(t, t.TempDir()).url)
+	for _, options := range []polylock.Options{{TTL: time.Nanosecond}, {Mode: "XX"}} {
+		var problem *polylock.Problem
+		if _, err := locks.Acquire(background, "n", options); !errors.As(err, &problem) {
+			t.Fatal(options, err)
+		}
+	}
+}
+
+func TestIncrementsAreExact(t *testing.T) {
+	directory := t.TempDir()
+	locks, path := polylock.New(start(t, directory).url), filepath.Join(directory, "number")
+	os.WriteFile(path, []byte("0"), 0o600)
+	var all sync.WaitGroup
+	for task := 0; task < 8; task++ {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			for i := 0; i < 25; i++ {
+				lock := acquire(t, locks, polylock.Options{})
+				text, _ := os.ReadFile(path)
+				number, _ := strconv.Atoi(string(text))
+				time.Sleep(time.Millisecond)
+				os.WriteFile(path, []byte(strconv.Itoa(number+1)), 0o600)
+				lock.Release()
+			}
+		}()
+	}
+	all.Wait()
+	if text, _ := os.ReadFile(path); string(text) != "200" {
+		t.Fatal(string(text))
+	}
+}

@@ -1,0 +1,167 @@
+//! The caller of a request. Its rights are those of [`access`](crate::access).
+
+use std::{net::IpAddr, sync::Arc};
+
+use axum::{
+    Json,
+    extract::{FromRequestParts, Request, State},
+    middleware::Next,
+    response::Response,
+};
+use http::{HeaderMap, Uri, header, request::Parts};
+use polylock_protocol::Problem;
+use serde::Serialize;
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::{
+    access::{Access, Account, Peer, Right, Rule},
+    body::Refused,
+    service::Inner,
+};
+
+/// The time after which a caller with too many requests repeats one, in microseconds.
+const RETRY_US: u64 = 1_000_000;
+
+/// The caller of a request that was admitted. The request counts as one of the caller's until all copies are dropped.
+#[derive(Debug, Clone)]
+pub(crate) struct Caller {
+    account: Arc<Account>,
+    _permit: Arc<OwnedSemaphorePermit>,
+}
+
+impl Caller {
+    /// Checks that the caller has this right for the lock `name`.
+    pub(crate) fn ensure(&self, right: Right, name: &str) -> Result<(), Refused> {
+        if self.account.may(right, name) {
+            return Ok(());
+        }
+        let detail = format!(
+            "{} needs the right {} for a prefix of {:?} in the access file of the server",
+            self.account.name,
+            right.as_str(),
+            name
+        );
+        Err(Refused(Problem::new("forbidden", "the caller has no right to do this", 403, detail)))
+    }
+
+    /// Returns true if the caller has this right for the lock `name`.
+    pub(crate) fn may(&self, right: Right, name: &str) -> bool {
+        self.account.may(right, name)
+    }
+}
+
+impl<S: Sync> FromRequestParts<S> for Caller {
+    type Rejection = Refused;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Refused> {
+        parts.extensions.get().cloned().ok_or_else(|| {
+            // A route without `admit`: refused rather than open.
+            Refused(Problem::new("forbidden", "the path has no callers", 403, "the request was not admitted"))
+        })
+    }
+}
+
+/// A caller, for itself.
+#[derive(Debug, Serialize)]
+pub(crate) struct CallerObject {
+    name: String,
+    rules: Vec<Rule>,
+    store: &'static str,
+}
+
+/// Returns the name and the rights of the caller.
+pub(crate) async fn describe(State(service): State<Arc<Inner>>, caller: Caller) -> Json<CallerObject> {
+    let Account { name, rules, .. } = &*caller.account;
+    let store = service.store.backend.capabilities().backend;
+    Json(CallerObject { name: name.clone(), rules: rules.clone(), store })
+}
+
+/// Admits a request of a known caller within its limits.
+pub(crate) async fn admit(
+    State(access): State<Arc<Access>>,
+    mut request: Request,
+    next: Next,
+) -> Result<Response, Refused> {
+    let peer = request.extensions().get::<Peer>().and_then(|Peer(certificate)| *certificate);
+    let account = access.account(bearer(request.headers()), peer).ok_or_else(|| {
+        let detail = "send the header Authorization: Bearer TOKEN with a token of the server's access file";
+        Refused(Problem::new("unauthenticated", "the caller is unknown", 401, detail))
+    })?;
+    let permit = account.requests.clone().try_acquire_owned().ok().filter(|_| account.is_within_rate());
+    let permit = permit.ok_or_else(|| {
+        let detail =
+            format!("{} has too many requests: see requests and rate in the access file", account.name);
+        let problem = Problem::new("too-many-requests", "the caller has too many requests", 429, detail);
+        Refused(Problem { retry_after_us: Some(RETRY_US), ..problem })
+    })?;
+    let caller = Caller { account: account.clone(), _permit: Arc::new(permit) };
+    request.extensions_mut().insert(caller.clone());
+    let response = next.run(request).await;
+    drop(caller);
+    Ok(response)
+}
+
+/// Returns the token of a request.
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let (scheme, token) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+}
+
+/// Refuses the requests of foreign web pages: any page that a user of this machine opens could use the locks.
+///
+/// * A browser adds the header `Origin` to every request with a body, and to every request of a page from elsewhere. That of the console is the
+///   host of the request itself.
+/// * A page from a name that leads to this machine after its first load has that name as its host (DNS rebinding). Without authentication, the
+///   host must be an address or `localhost`.
+pub(crate) async fn refuse_pages(
+    State(access): State<Arc<Access>>,
+    request: Request,
+    next: Next,
+) -> Result<Response, Refused> {
+    let refused = |detail: &str| {
+        Err(Refused(Problem::new("forbidden", "requests of web pages are refused", 403, detail)))
+    };
+    let host = host(request.uri(), request.headers());
+    if access.is_local && host.is_some_and(|host| !is_local(host)) {
+        return refused(
+            "the service without authentication has no host name: use an address or localhost, or give it an access file",
+        );
+    }
+    if let Some(origin) = request.headers().get(header::ORIGIN) {
+        let origin = origin.to_str().ok().and_then(|origin| origin.split_once("://"));
+        if origin.is_none_or(|(_, origin)| Some(origin) != host) {
+            return refused(
+                "the service has no rights for the pages of a browser: use a client without the header Origin",
+            );
+        }
+    }
+    Ok(next.run(request).await)
+}
+
+/// Returns the host of a request, with its port.
+fn host<'r>(uri: &'r Uri, headers: &'r HeaderMap) -> Option<&'r str> {
+    uri.authority().map(http::uri::Authority::as_str).or_else(|| headers.get(header::HOST)?.to_str().ok())
+}
+
+fn is_local(host: &str) -> bool {
+    let name = match host.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or_default(),
+        None => host.split(':').next().unwrap_or_default(),
+    };
+    name == "localhost" || name.parse::<IpAddr>().is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_is_local_without_a_name() {
+        for host in ["127.0.0.1", "127.0.0.1:7420", "[::1]:7420", "[::1]", "localhost", "localhost:1"] {
+            assert!(is_local(host), "{host}");
+        }
+        for host in ["evil.example:7420", "localhost.evil.example", "", "127.0.0.1.evil.example:1"] {
+            assert!(!is_local(host), "{host}");
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! The events of all locks, as a stream of lines.
+//!
+//! `GET /v1/events?prefix=PREFIX` begins with the present state, as `held` and `waiting`. Then come the events of
+//! [`Watch`](polylock_core::Watch) as they are seen: a hold that comes and goes between two reads of the store is not shown.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use axum::{
+    extract::{Query, State},
+    response::Response,
+};
+use futures_util::stream;
+use http::HeaderMap;
+use polylock_core::{Change, ChangeKind, Clock, Entry, LockName, SystemClock, WatchEvent, WatchState};
+use serde_json::{Value, json};
+
+use crate::{
+    access::Right,
+    body::Refused,
+    caller::Caller,
+    lines::{self, HEARTBEAT},
+    service::Inner,
+    status::{EntryObject, Prefix, ms},
+};
+
+/// Sends the events of the locks that the caller may inspect. A reader costs the store as much as a waiter.
+pub(crate) async fn events(
+    State(service): State<Arc<Inner>>,
+    caller: Caller,
+    Query(Prefix { prefix }): Query<Prefix>,
+    headers: HeaderMap,
+) -> Result<Response, Refused> {
+    let watch = service.locks.watch(&prefix).await?;
+    let present = present(watch.state(), &caller);
+    let lines = stream::unfold((watch, present, caller), |(mut watch, mut present, caller)| async move {
+        if let Some(line) = present.pop_front() {
+            return Some((Some(line), (watch, present, caller)));
+        }
+        let heartbeat = SystemClock.now() + HEARTBEAT;
+        loop {
+            let event = SystemClock.before(heartbeat, watch.next()).await;
+            let line = match event {
+                None => None,
+                Some(WatchEvent::Changed(change)) if !caller.may(Right::Inspect, change.name().as_str()) => {
+                    continue;
+                }
+                Some(event) => Some(line(&event)),
+            };
+            return Some((line, (watch, present, caller)));
+        }
+    });
+    Ok(lines::reply(&headers, lines))
+}
+
+fn of(event: &str, name: &LockName, entry: &Entry) -> Value {
+    json!({ "event": event, "name": name.to_string(), "entry": EntryObject::from(entry) })
+}
+
+/// Returns a line for each holder and each waiter that the caller may inspect.
+fn present(state: &WatchState, caller: &Caller) -> VecDeque<Value> {
+    let mut lines = VecDeque::new();
+    for lock in state.locks.values() {
+        let name = &lock.status.name;
+        if caller.may(Right::Inspect, name.as_str()) {
+            lines.extend(lock.status.holders.iter().map(|entry| of("held", name, entry)));
+            lines.extend(lock.status.waiters.iter().enumerate().map(|(at, entry)| {
+                let mut line = of("waiting", name, entry);
+                line["position"] = (at + 1).into();
+                line
+            }));
+        }
+    }
+    lines
+}
+
+fn line(event: &WatchEvent) -> Value {
+    match event {
+        WatchEvent::Changed(change) => changed(change),
+        WatchEvent::Unavailable(outage) => {
+            json!({ "event": "unavailable", "reason": outage.error.to_string() })
+        }
+        WatchEvent::Available => json!({ "event": "available" }),
+        // The server is built with the library, so it knows all of its events.
+        _ => json!({ "event": "unknown" }),
+    }
+}
+
+fn changed(change: &Change) -> Value {
+    let mut line = of(change.kind.as_str(), change.name(), &change.entry);
+    match change.kind {
+        ChangeKind::Queued { position } => line["position"] = position.into(),
+        ChangeKind::Granted { waited } => line["waited_ms"] = waited.map(ms).into(),
+        _ => {}
+    }
+    line
+}

@@ -1,0 +1,222 @@
+//! The routes, with the in-memory store and without a connection.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use axum::{Router, body::Body, response::Response};
+use futures_util::StreamExt;
+use http::{Method, Request, StatusCode, header};
+use http_body_util::BodyExt;
+use polylock_core::memory;
+use polylock_protocol::paths;
+use serde_json::{Value, json};
+use tower_service::Service as _;
+
+use crate::{Access, Service, access::hash, serve::routes};
+
+/// A service with these callers, whose tokens are their names.
+fn restricted(callers: &[(&str, &str)]) -> Router {
+    let text: String = callers
+        .iter()
+        .map(|(name, fields)| {
+            let hex: String = hash(name.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
+            format!("[[caller]]\nname = \"{name}\"\ntoken_sha256 = \"{hex}\"\n{fields}\n")
+        })
+        .collect();
+    let access = Access::parse(&text).unwrap();
+    routes(&Service::new(memory::connect()).unwrap().access(access))
+}
+
+fn open() -> Router {
+    routes(&Service::new(memory::connect()).unwrap())
+}
+
+fn request(method: Method, path: &str, token: Option<&str>, body: Option<&Value>) -> Request<Body> {
+    let mut request = Request::builder().method(method).uri(path).header(header::HOST, "127.0.0.1:7420");
+    if let Some(token) = token {
+        request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
+    }
+    match body {
+        Some(body) => request
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(Body::from(body.to_string()))
+            .unwrap(),
+        None => request.body(Body::empty()).unwrap(),
+    }
+}
+
+async fn send(routes: &Router, request: Request<Body>) -> Response {
+    routes.clone().call(request).await.unwrap()
+}
+
+async fn json_of(response: Response) -> Value {
+    let bytes = response.into_body().collect().await.unwrap().to_bytes();
+    serde_json::from_slice(&bytes).unwrap()
+}
+
+/// Every operation on the lock `b/1`, with a body if it has one.
+fn operations() -> Vec<(Method, String, Option<Value>)> {
+    let id = "0123456789abcdef0123456789abcdef";
+    let request = json!({
+        "id": id, "name": "b/1", "mode": "EX", "ttl_us": 30_000_000, "queues": true, "wants_position": false, "owner": "o",
+    });
+    let post = |path: &str, body: Value| (Method::POST, path.to_owned(), Some(body));
+    let expires = json!("0000000000000000;0");
+    let notice = json!({ "reason": null, "by": null });
+    vec![
+        post(paths::CLAIM, json!({ "request": request, "expires": expires })),
+        post(paths::WAIT, request.clone()),
+        post(paths::KEEP_ALIVE, json!({ "requests": [request] })),
+        post(paths::RELEASE, request.clone()),
+        post(
+            paths::CONVERT,
+            json!({ "request": request, "from": 1, "held": "EX", "to": "PR", "waits": false }),
+        ),
+        post(paths::RAISE, json!({ "request": request, "to": 7 })),
+        post(paths::INSPECT, json!({ "name": "b/1" })),
+        post(paths::BREAK, json!({ "name": "b/1", "notice": notice, "force": false })),
+        post(paths::READ_RECORD, json!({ "name": "b/1" })),
+        post(
+            paths::WRITE_RECORD,
+            json!({ "name": "b/1", "record": { "token": 1, "revision": 0, "text": "" }, "keep_us": 1 }),
+        ),
+        (Method::GET, "/v1/locks/b%2F1".to_owned(), None),
+        (Method::POST, "/v1/locks/b%2F1".to_owned(), Some(json!({ "wait": "0s" }))),
+        (Method::POST, "/v1/locks/b%2F1/break".to_owned(), Some(json!({ "reason": "r" }))),
+        (Method::PUT, format!("/v1/holds/{id}"), Some(json!({ "name": "b/1" }))),
+        (Method::DELETE, format!("/v1/holds/{id}?name=b%2F1"), None),
+    ]
+}
+
+/// The paths that show what the caller may see.
+const VIEWS: [&str; 5] = [paths::STORE, paths::ALERTS, "/v1/locks", "/v1/events", "/v1/caller"];
+
+#[tokio::test]
+async fn no_operation_is_carried_out_for_an_unknown_caller() {
+    let routes = restricted(&[("a", r#"allow = [{ prefix = "", rights = ["exclusive", "break"] }]"#)]);
+    let views = VIEWS.map(|path| (Method::GET, path.to_owned(), None));
+    for (method, path, body) in operations().into_iter().chain(views) {
+        for token in [None, Some("unknown")] {
+            let response = send(&routes, request(method.clone(), &path, token, body.as_ref())).await;
+            assert_eq!(response.status(), StatusCode::UNAUTHORIZED, "{method} {path}");
+            assert_eq!(response.headers()[header::WWW_AUTHENTICATE], "Bearer");
+            assert_eq!(json_of(response).await["type"], "urn:polylock:unauthenticated");
+        }
+        let response = send(&routes, request(method.clone(), &path, Some("a"), body.as_ref())).await;
+        let status = response.status();
+        assert!(
+            status != StatusCode::UNAUTHORIZED && status != StatusCode::FORBIDDEN,
+            "{method} {path}: {status}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn no_operation_is_carried_out_without_the_right_to_it() {
+    let routes = restricted(&[
+        ("a", r#"allow = [{ prefix = "a/", rights = ["exclusive", "break"] }]"#),
+        ("viewer", r#"allow = [{ prefix = "", rights = ["inspect"] }]"#),
+    ]);
+    for (method, path, body) in operations() {
+        let response = send(&routes, request(method.clone(), &path, Some("a"), body.as_ref())).await;
+        assert_eq!(response.status(), StatusCode::FORBIDDEN, "{method} {path}");
+        let problem = json_of(response).await;
+        assert_eq!(problem["type"], "urn:polylock:forbidden");
+        assert!(problem["detail"].as_str().unwrap().contains("a needs the right"), "{problem}");
+        // Inspection alone changes nothing.
+        let response = send(&routes, request(method.clone(), &path, Some("viewer"), body.as_ref())).await;
+        let reads = [paths::INSPECT, paths::READ_RECORD].contains(&path.as_str()) || method == Method::GET;
+        assert_eq!(
+            response.status() == StatusCode::FORBIDDEN,
+            !reads,
+            "{method} {path}: {}",
+            response.status()
+        );
+    }
+}
+
+#[tokio::test]
+async fn lists_show_what_the_caller_may_inspect() {
+    let routes = restricted(&[
+        ("a", r#"allow = [{ prefix = "a/", rights = ["exclusive"] }]"#),
+        ("b", r#"allow = [{ prefix = "b/", rights = ["exclusive"] }]"#),
+    ]);
+    for (caller, name) in [("a", "a%2F1"), ("b", "b%2F1")] {
+        let id = format!("{:032x}", name.len() + caller.len() * 7);
+        let body = json!({ "name": name.replace("%2F", "/") });
+        let id = if caller == "a" { id } else { "f".repeat(32) };
+        let path = format!("/v1/holds/{id}");
+        let response = send(&routes, request(Method::PUT, &path, Some(caller), Some(&body))).await;
+        assert_eq!(response.status(), StatusCode::OK);
+    }
+    for caller in ["a", "b"] {
+        let listed =
+            json_of(send(&routes, request(Method::GET, "/v1/locks", Some(caller), None)).await).await;
+        let names: Vec<&str> =
+            listed.as_array().unwrap().iter().map(|lock| lock["name"].as_str().unwrap()).collect();
+        assert_eq!(names, [format!("{caller}/1")]);
+        let body = json!({ "prefix": "" });
+        let listed = send(&routes, request(Method::POST, paths::LIST, Some(caller), Some(&body))).await;
+        let listed = json_of(listed).await;
+        assert_eq!(listed.as_array().unwrap().len(), 1, "{listed}");
+        let events = send(&routes, request(Method::GET, "/v1/events", Some(caller), None)).await;
+        let mut events = events.into_body().into_data_stream();
+        let first: Value = serde_json::from_slice(&events.next().await.unwrap().unwrap()).unwrap();
+        assert_eq!((&first["event"], &first["name"]), (&json!("held"), &json!(format!("{caller}/1"))));
+    }
+    let own = json_of(send(&routes, request(Method::GET, "/v1/caller", Some("a"), None)).await).await;
+    assert_eq!((&own["name"], &own["rules"][0]["rights"]), (&json!("a"), &json!(["exclusive"])));
+}
+
+#[tokio::test]
+async fn a_stream_is_one_of_the_requests_of_its_caller_until_its_end() {
+    let all = r#"allow = [{ prefix = "", rights = ["exclusive"] }]"#;
+    let routes = restricted(&[("one", &format!("requests = 1\n{all}")), ("other", all)]);
+    let stream = send(&routes, request(Method::POST, "/v1/locks/n", Some("one"), None)).await;
+    assert_eq!(stream.status(), StatusCode::OK);
+    let look = || request(Method::GET, "/v1/locks", Some("one"), None);
+    let refused = send(&routes, look()).await;
+    assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(refused.headers()[header::RETRY_AFTER], "1");
+    let other = send(&routes, request(Method::GET, "/v1/locks", Some("other"), None)).await;
+    assert_eq!(other.status(), StatusCode::OK);
+    drop(stream);
+    assert_eq!(send(&routes, look()).await.status(), StatusCode::OK);
+}
+
+#[tokio::test]
+async fn web_pages_from_elsewhere_are_refused() {
+    let all = r#"allow = [{ prefix = "", rights = ["exclusive"] }]"#;
+    let (open, restricted) = (open(), restricted(&[("c", all)]));
+    for (host, origin, in_open, in_restricted) in [
+        ("127.0.0.1:7420", None, 200, 200),
+        ("localhost:7420", Some("http://localhost:7420"), 200, 200),
+        ("localhost:7420", Some("http://evil.example"), 403, 403),
+        ("localhost:7420", Some("null"), 403, 403),
+        ("localhost:7420", Some("http://localhost:8000"), 403, 403),
+        // A name that leads to this machine.
+        ("evil.example:7420", Some("http://evil.example:7420"), 403, 200),
+        ("evil.example:7420", None, 403, 200),
+    ] {
+        for (routes, expected) in [(&open, in_open), (&restricted, in_restricted)] {
+            let mut request = request(Method::GET, "/v1/locks", Some("c"), None);
+            request.headers_mut().insert(header::HOST, host.parse().unwrap());
+            if let Some(origin) = origin {
+                request.headers_mut().insert(header::ORIGIN, origin.parse().unwrap());
+            }
+            assert_eq!(send(routes, request).await.status(), expected, "{host} {origin:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn health_and_the_console_need_no_caller() {
+    let routes = restricted(&[("c", "allow = []")]);
+    for path in ["/healthz", "/readyz", "/", "/console.css", "/console.js"] {
+        let response = send(&routes, request(Method::GET, path, None, None)).await;
+        assert_eq!(response.status(), StatusCode::OK, "{path}");
+        let is_page = !path.ends_with('z');
+        assert_eq!(response.headers().contains_key(header::CONTENT_SECURITY_POLICY), is_page, "{path}");
+    }
+    let missing = send(&routes, request(Method::GET, "/none", None, None)).await;
+    assert_eq!(missing.status(), StatusCode::NOT_FOUND);
+}
