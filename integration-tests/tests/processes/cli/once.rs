@@ -13,9 +13,13 @@ use polylock_integration_tests::{cargo::polylock, clock, load::turn, on_stores, 
 use tempfile::TempDir;
 
 const LOOPS: u64 = 8;
-const PERIOD_MS: u64 = 2000;
-/// The number of periods, or `POLYLOCK_TEST_PERIODS`.
+/// The number of periods.
 const PERIODS: usize = 3;
+/// Their length in milliseconds: long enough for two attempts on a busy machine.
+const PERIOD_MS: u64 = 3000;
+/// The variable with another number of periods, which are shorter.
+const LONG_RUN: &str = "POLYLOCK_TEST_PERIODS";
+const PERIOD_OF_LONG_RUN_MS: u64 = 2000;
 /// The pause between two calls of one loop.
 const PAUSE: Duration = Duration::from_millis(400);
 /// The exit code of a store without records.
@@ -24,7 +28,7 @@ const UNSUPPORTED: i32 = 78;
 /// Adds a line with the period and the attempt. The first attempt of every third period fails.
 const RUN: &str = r#"
 echo "$POLYLOCK_PERIOD_BEGIN_MS $POLYLOCK_ATTEMPT" >> runs
-[ "$POLYLOCK_ATTEMPT" != 1 ] || [ $((POLYLOCK_PERIOD_BEGIN_MS / 2000 % 3)) != 0 ] || exit 5
+[ "$POLYLOCK_ATTEMPT" != 1 ] || [ $((POLYLOCK_PERIOD_BEGIN_MS / PERIOD_MS % 3)) != 0 ] || exit 5
 "#;
 
 /// Builds the library that sets the clock of a process.
@@ -68,7 +72,9 @@ on_stores! { each_period_has_one_run }
 
 async fn each_period_has_one_run(store: &str) {
     let namespace = namespace(store).await;
-    let periods = env::var("POLYLOCK_TEST_PERIODS").map_or(PERIODS, |number| number.parse().unwrap());
+    let (periods, period_ms) = env::var(LONG_RUN)
+        .map_or((PERIODS, PERIOD_MS), |number| (number.parse().unwrap(), PERIOD_OF_LONG_RUN_MS));
+    let every = format!("{period_ms}ms");
     let _turn = turn().await;
     let (began, directory) = (clock::now(), TempDir::new().unwrap());
     let library = clock_library(directory.path());
@@ -81,11 +87,12 @@ async fn each_period_has_one_run(store: &str) {
                 let ahead_ms = i64::try_from(5000 * number / (LOOPS - 1)).unwrap() - 2500;
                 let offset = directory.path().join(format!("offset-{number}"));
                 fs::write(&offset, (ahead_ms * 1_000_000).to_ne_bytes()).unwrap();
-                let (library, url, directory) = (&library, namespace.url(), directory.path());
+                let (library, url, directory, every) = (&library, namespace.url(), directory.path(), &every);
                 scope.spawn(move || {
                     call_until(periods + 1, directory, || {
                         let mut once = Command::new(polylock());
                         once.env_remove("POLYLOCK_STORE").env("POLYLOCK_CONFIG", "/dev/null");
+                        once.env("PERIOD_MS", period_ms.to_string());
                         if has_server {
                             once.env("LD_PRELOAD", library).env("POLYLOCK_CLOCK", &offset);
                         }
@@ -94,7 +101,7 @@ async fn each_period_has_one_run(store: &str) {
                             url,
                             "once",
                             "--every",
-                            "2s",
+                            every,
                             "--retries",
                             "1",
                             "--wait",
@@ -122,9 +129,9 @@ async fn each_period_has_one_run(store: &str) {
     runs.pop_last();
     assert!(runs.len() >= periods, "{runs:?}");
     let begins: Vec<u64> = runs.keys().copied().collect();
-    assert!(begins.windows(2).all(|pair| pair[1] == pair[0] + PERIOD_MS), "a period was missed: {begins:?}");
+    assert!(begins.windows(2).all(|pair| pair[1] == pair[0] + period_ms), "a period was missed: {begins:?}");
     for (begin, attempts) in &runs {
-        let expected: &[u32] = if (begin / PERIOD_MS).is_multiple_of(3) { &[1, 2] } else { &[1] };
+        let expected: &[u32] = if (begin / period_ms).is_multiple_of(3) { &[1, 2] } else { &[1] };
         assert_eq!(attempts, expected, "the attempts of the period at {begin} ms");
     }
 }
