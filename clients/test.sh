@@ -26,7 +26,14 @@ module=github.com/polylock/polylock/clients/go version=v0.1.0
 mkdir -p "$work/zip/$module@$version" "$work/proxy/$module/@v" "$work/go"
 cp go/*.go go/go.mod "$work/zip/$module@$version"
 rm "$work/zip/$module@$version/"*_test.go
-(cd "$work/zip" && python3 -m zipfile -c "$work/proxy/$module/@v/$version.zip" github.com/)
+# No entries for directories: Go refuses them.
+(cd "$work/zip" && python3 - "$work/proxy/$module/@v/$version.zip" "$module@$version" <<'EOF'
+import pathlib, sys, zipfile
+with zipfile.ZipFile(sys.argv[1], "w", zipfile.ZIP_DEFLATED) as archive:
+    for file in sorted(pathlib.Path(sys.argv[2]).iterdir()):
+        archive.write(file)
+EOF
+)
 cp go/go.mod "$work/proxy/$module/@v/$version.mod"
 echo "{\"Version\":\"$version\"}" >"$work/proxy/$module/@v/$version.info"
 cp go/*_test.go "$work/go"

@@ -39,7 +39,8 @@ type Client struct {
 	URLs []string
 	// Token is the one of this caller, if the servers require one.
 	Token string
-	// Silence is the time without a line from a server after which a request that waits is sent to the next one. A server sends a line every five seconds.
+	// Silence is the time without a line from a server after which a request that waits is sent to the next one: more than the five seconds between two
+	// lines of a server.
 	Silence time.Duration
 	// HTTP sends the requests. It must have no time limit.
 	HTTP *http.Client

@@ -150,12 +150,13 @@ func TestAWaiterContinuesWithTheNextServerIfItsOwnIsStopped(t *testing.T) {
 	one, other := start(t, directory), start(t, directory)
 	first := acquire(t, polylock.New(other.url), polylock.Options{})
 	locks := polylock.New(one.url, other.url)
-	locks.Silence = time.Second
+	// More than the time between two lines of a server.
+	locks.Silence = 6 * time.Second
 	granted := make(chan *polylock.Lock)
 	go func() { granted <- acquire(t, locks, polylock.Options{}) }()
 	time.Sleep(300 * time.Millisecond)
 	one.process.Signal(syscall.SIGSTOP)
-	time.Sleep(1500 * time.Millisecond)
+	time.Sleep(7 * time.Second)
 	first.Release()
 	(<-granted).Release()
 	one.process.Signal(syscall.SIGCONT)

@@ -41,8 +41,8 @@ afterEach(() => {
 
 const store = () => `sqlite://${directory}/locks.db`;
 
-function start(...words) {
-  const child = spawn(PROGRAM, [...words, "-S", store()], { stdio: ["ignore", "pipe", "ignore"] });
+function start(subcommand, ...words) {
+  const child = spawn(PROGRAM, [subcommand, "-S", store(), ...words], { stdio: ["ignore", "pipe", "ignore"] });
   children.push(child);
   return child;
 }

@@ -132,14 +132,16 @@ class Case(unittest.TestCase):
         self.addCleanup(other.end)
         first = Client(other.url).lock("n").acquire()
         waited: list[object] = []
-        locks = Client(self.server.url, other.url, silence=1)
+        # More than the time between two lines of a server.
+        locks = Client(self.server.url, other.url, silence=6)
         waiting = threading.Thread(target=lambda: waited.append(locks.lock("n").acquire()))
         waiting.start()
         time.sleep(0.3)
         self.server.process.send_signal(signal.SIGSTOP)
-        time.sleep(1.5)
+        time.sleep(7)
         first.release()
-        waiting.join(10)
+        # The place in the queue of the request that was given up is kept for some seconds.
+        waiting.join(15)
         self.server.process.send_signal(signal.SIGCONT)
         self.assertEqual([type(held).__name__ for held in waited], ["Held"])
         waited[0].release()  # type: ignore[attr-defined]

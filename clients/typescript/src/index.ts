@@ -31,7 +31,7 @@ const SILENCE_MS = 15_000;
 export interface ClientSettings {
   /** The token of this caller, if the servers require one. */
   token?: string;
-  /** The time without a line from a server after which a request that waits is sent to the next one. */
+  /** The time without a line from a server after which a request that waits is sent to the next one: more than the five seconds between two lines of a server. */
   silenceMs?: number;
 }
 

@@ -103,10 +103,11 @@ test("a client continues with the next server", async () => {
 test("a waiter continues with the next server if its own is stopped", async () => {
   const other = await start();
   const first = await new Client(other.url).acquire("n");
-  const waiting = new Client([server.url, other.url], { silenceMs: 1000 }).acquire("n");
+  // More than the time between two lines of a server.
+  const waiting = new Client([server.url, other.url], { silenceMs: 6000 }).acquire("n");
   await pause(300);
   server.child.kill("SIGSTOP");
-  await pause(1500);
+  await pause(7000);
   await first.release();
   const held = await waiting;
   server.child.kill("SIGCONT");

@@ -24,7 +24,7 @@ class Client:
     """The lock service at one of these URLs. All servers must serve the same store.
 
     ``token`` is the one of this caller, if the servers require one. ``silence`` is the time without a line from a server after which a request that waits
-    is sent to the next one.
+    is sent to the next one: more than the five seconds between two lines of a server.
     """
 
     def __init__(

@@ -116,7 +116,7 @@ function row(lock) {
   const element = make(
     "tr", "",
     make("td", "name", lock.name),
-    make("td", "", make("ul", "", ...lock.holders.map(holder))),
+    make("td", "holders", make("ul", "", ...lock.holders.map(holder))),
     make("td", "", make("ul", "", ...leases)),
     make("td", "waiting", waiting),
     actions,
@@ -180,7 +180,7 @@ function note(event) {
   const list = at("events");
   const time = make("time", "", new Date().toLocaleTimeString());
   const entry = event.entry || {};
-  const text = [event.name, entry.owner && `by ${entry.owner}`, event.reason].filter(Boolean).join(" ");
+  const text = [event.name, entry.owner && `by ${entry.owner}`, entry.broken && `(${entry.broken})`, event.reason].filter(Boolean).join(" ");
   list.prepend(make("li", "", time, make("span", BAD.has(event.event) ? "bad" : "", event.event), make("span", "", text)));
   while (list.children.length > EVENTS) list.lastChild.remove();
 }
