@@ -4,7 +4,8 @@
 #   clients/test.sh PROGRAM     PROGRAM is the command `polylock`
 set -euo pipefail
 POLYLOCK_PROGRAM=$(realpath "$1")
-export POLYLOCK_PROGRAM
+POLYLOCK_VECTORS=$(realpath "$(dirname "$0")/vectors.json")
+export POLYLOCK_PROGRAM POLYLOCK_VECTORS
 cd "$(dirname "$0")"
 
 work=$(mktemp -d)
@@ -36,7 +37,7 @@ EOF
 )
 cp go/go.mod "$work/proxy/$module/@v/$version.mod"
 echo "{\"Version\":\"$version\"}" >"$work/proxy/$module/@v/$version.info"
-cp go/*_test.go "$work/go"
+cp go/polylock_test.go go/vectors_test.go "$work/go"
 (
     cd "$work/go"
     export GOPROXY=file://$work/proxy GOSUMDB=off GOFLAGS="-mod=mod -modcacherw" GOPATH=$work/gopath GOCACHE=$work/gocache GOTOOLCHAIN=local
@@ -44,6 +45,8 @@ cp go/*_test.go "$work/go"
     go mod edit -require="$module@$version"
     go vet . && go test -count=1 .
 )
+# Those of the package itself.
+(cd go && GOCACHE=$work/gocache GOFLAGS=-mod=mod go test -count=1 -run Deadlines .)
 
 echo "== TypeScript"
 cp -r typescript "$work/typescript"

@@ -11,7 +11,7 @@ case ${POLYLOCK_TEST_LANE-all}:${1##*/} in
     others:polylock_integration_tests-*) set -- "$@" --skip simulation:: ;;
 esac
 # A test may run cargo itself.
-unset POLYLOCK_TEST_LANE
+unset POLYLOCK_TEST_LANE RUSTC_WORKSPACE_WRAPPER CLIPPY_ARGS
 # Most tests wait, and those with a load take turns. On a disk the syncs of one test delay the replies in others; there are tests with
 # deadlines of some hundred milliseconds.
 case ${1##*/}:${TMPDIR-} in

@@ -18,6 +18,8 @@ type Lock struct {
 	Name string
 	// FencingToken is greater than all earlier ones of this lock.
 	FencingToken uint64
+	// Slot is the number of the slot of a semaphore, from 0.
+	Slot int
 
 	clock  serverClock
 	cancel func()
@@ -36,7 +38,7 @@ func newLock(name string, clock serverClock, granted *line, lines *bufio.Scanner
 		return nil, err
 	}
 	lock := &Lock{
-		Name: name, FencingToken: granted.FencingToken, clock: clock, cancel: cancel, lasts: lasts,
+		Name: name, FencingToken: granted.FencingToken, Slot: granted.Slot, clock: clock, cancel: cancel, lasts: lasts,
 		lost: make(chan struct{}), ended: make(chan struct{}),
 	}
 	// The reader waits for the server, and the watch for the deadline: a silent server delays no loss.

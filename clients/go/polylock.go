@@ -64,6 +64,8 @@ type Options struct {
 	TTL time.Duration
 	// Wait is the longest time to wait: no limit by default, and [NoWait] for a request that does not wait.
 	Wait time.Duration
+	// Slots is the number of slots of the semaphore of this name, of which one is to be acquired. All requests state the same number.
+	Slots int
 	// Owner and Label are shown to those that inspect the lock.
 	Owner, Label string
 }
@@ -107,13 +109,14 @@ func (err *goneError) Error() string { return err.cause.Error() }
 type line struct {
 	Event        string   `json:"event"`
 	FencingToken uint64   `json:"fencing_token"`
+	Slot         int      `json:"slot"`
 	Until        string   `json:"until"`
 	Reason       string   `json:"reason"`
 	Problem      *Problem `json:"problem"`
 }
 
 func (client *Client) acquireOn(ctx context.Context, server, name string, options Options, waited time.Duration) (*Lock, error) {
-	body := map[string]string{}
+	body := map[string]any{}
 	for key, text := range map[string]string{"mode": options.Mode, "owner": options.Owner, "label": options.Label} {
 		if text != "" {
 			body[key] = text
@@ -124,6 +127,9 @@ func (client *Client) acquireOn(ctx context.Context, server, name string, option
 	}
 	if options.Wait != 0 {
 		body["wait"] = milliseconds(options.Wait - waited)
+	}
+	if options.Slots != 0 {
+		body["slots"] = options.Slots
 	}
 	text, err := json.Marshal(body)
 	if err != nil {

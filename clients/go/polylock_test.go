@@ -28,14 +28,22 @@ type server struct {
 	process    *os.Process
 }
 
+func program() string {
+	if program := os.Getenv("POLYLOCK_PROGRAM"); program != "" {
+		return program
+	}
+	return "polylock"
+}
+
 func start(t *testing.T, directory string, options ...string) *server {
 	t.Helper()
-	program := os.Getenv("POLYLOCK_PROGRAM")
-	if program == "" {
-		program = "polylock"
-	}
+	return startOn(t, directory, "127.0.0.1:0", options...)
+}
+
+func startOn(t *testing.T, directory, listen string, options ...string) *server {
+	t.Helper()
 	store := "sqlite://" + directory + "/locks.db"
-	command := exec.Command(program, append([]string{"serve", "-S", store, "--listen", "127.0.0.1:0"}, options...)...)
+	command := exec.Command(program(), append([]string{"serve", "-S", store, "--listen", listen}, options...)...)
 	output, err := command.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -61,88 +69,6 @@ func acquire(t *testing.T, client *polylock.Client, options polylock.Options) *p
 		t.Fatal(err)
 	}
 	return lock
-}
-
-func isLost(t *testing.T, lock *polylock.Lock, limit time.Duration) time.Time {
-	t.Helper()
-	select {
-	case <-lock.Lost():
-	case <-time.After(limit):
-		t.Fatal("no loss")
-	}
-	if err := lock.EnsureHeld(); !errors.Is(err, polylock.ErrLost) {
-		t.Fatal(err)
-	}
-	return time.Now()
-}
-
-func TestALockExcludesOthersAndTokensGrow(t *testing.T) {
-	locks := polylock.New(start(t, t.TempDir()).url)
-	first := acquire(t, locks, polylock.Options{Label: "first"})
-	if left := first.Remaining(); left <= 0 || left > 30*time.Second {
-		t.Fatal(left)
-	}
-	for _, wait := range []time.Duration{polylock.NoWait, 300 * time.Millisecond} {
-		if _, err := locks.Acquire(background, "n", polylock.Options{Wait: wait}); !errors.Is(err, polylock.ErrNotAcquired) {
-			t.Fatal(err)
-		}
-	}
-	first.Release()
-	first.Release()
-	if err := first.EnsureHeld(); !errors.Is(err, polylock.ErrReleased) {
-		t.Fatal(err)
-	}
-	second := acquire(t, locks, polylock.Options{Wait: 5 * time.Second})
-	defer second.Release()
-	if second.FencingToken <= first.FencingToken {
-		t.Fatal(first.FencingToken, second.FencingToken)
-	}
-}
-
-func TestALockIsRenewedForLongerThanItsLease(t *testing.T) {
-	lock := acquire(t, polylock.New(start(t, t.TempDir()).url), polylock.Options{TTL: time.Second})
-	defer lock.Release()
-	select {
-	case <-lock.Lost():
-		t.Fatal(lock.EnsureHeld())
-	case <-time.After(3 * time.Second):
-	}
-	if err := lock.EnsureHeld(); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func TestAKilledServerIsALossAtTheDeadlineBeforeTheNextGrant(t *testing.T) {
-	directory := t.TempDir()
-	first := start(t, directory)
-	lock := acquire(t, polylock.New(first.url), polylock.Options{TTL: 2 * time.Second})
-	work := lock.Context(background)
-	first.process.Kill()
-	again := start(t, directory)
-	granted := make(chan time.Time)
-	go func() {
-		next := acquire(t, polylock.New(again.url), polylock.Options{})
-		granted <- time.Now()
-		next.Release()
-	}()
-	lost := isLost(t, lock, 5*time.Second)
-	<-work.Done()
-	if at := <-granted; !lost.Before(at) {
-		t.Fatal("granted before the loss")
-	}
-}
-
-func TestAStoppedServerIsALossAtTheDeadline(t *testing.T) {
-	server := start(t, t.TempDir())
-	lock := acquire(t, polylock.New(server.url), polylock.Options{TTL: 2 * time.Second})
-	server.process.Signal(syscall.SIGSTOP)
-	isLost(t, lock, 2500*time.Millisecond)
-	server.process.Signal(syscall.SIGCONT)
-	time.Sleep(500 * time.Millisecond)
-	if lock.EnsureHeld() == nil {
-		t.Fatal("revived")
-	}
-	lock.Release()
 }
 
 func TestAWaiterContinuesWithTheNextServerIfItsOwnIsStopped(t *testing.T) {
@@ -181,6 +107,21 @@ func TestTheTimeToWaitHoldsForAllServersTogether(t *testing.T) {
 	}
 }
 
+func TestTheContextOfALockEndsWithIt(t *testing.T) {
+	server := start(t, t.TempDir())
+	lock := acquire(t, polylock.New(server.url), polylock.Options{TTL: time.Second})
+	work := lock.Context(background)
+	server.process.Kill()
+	select {
+	case <-work.Done():
+	case <-time.After(3 * time.Second):
+		t.Fatal("the context goes on")
+	}
+	if err := lock.EnsureHeld(); !errors.Is(err, polylock.ErrLost) {
+		t.Fatal(err)
+	}
+}
+
 func TestAContextThatEndsLeavesNothing(t *testing.T) {
 	locks := polylock.New(start(t, t.TempDir()).url)
 	first := acquire(t, locks, polylock.Options{})
@@ -210,16 +151,6 @@ func TestACallerHasTheRightsOfItsToken(t *testing.T) {
 	locks.Token = "x"
 	if _, err := locks.Acquire(background, "n", polylock.Options{}); !errors.As(err, &problem) || problem.Status != 401 {
 		t.Fatal(err)
-	}
-}
-
-func TestInvalidSettingsAreRefused(t *testing.T) {
-	locks := polylock.New(start(t, t.TempDir()).url)
-	for _, options := range []polylock.Options{{TTL: time.Nanosecond}, {Mode: "XX"}} {
-		var problem *polylock.Problem
-		if _, err := locks.Acquire(background, "n", options); !errors.As(err, &problem) {
-			t.Fatal(options, err)
-		}
 	}
 }
 

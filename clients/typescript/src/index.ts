@@ -3,6 +3,7 @@
 import { type Moment, ServerClock, now, since } from "./clock.js";
 import { Lost, type Problem, Unavailable, errorOf } from "./errors.js";
 
+export { ServerClock } from "./clock.js";
 export { Lost, NotAcquired, PolylockError, Refused, Unavailable } from "./errors.js";
 
 /** The longest time of one timer: a suspended machine stops it. */
@@ -16,13 +17,15 @@ export interface Settings {
   ttlMs?: number;
   /** The longest time to wait; 0 does not wait. */
   waitMs?: number;
+  /** The number of slots of the semaphore of this name, of which one is to be acquired. All requests state the same number. */
+  slots?: number;
   owner?: string;
   label?: string;
   /** Ends the wait. */
   signal?: AbortSignal;
 }
 
-type Line = { event: string; fencing_token?: number; until?: string; reason?: string; problem?: Problem };
+type Line = { event: string; fencing_token?: number; slot?: number; until?: string; reason?: string; problem?: Problem };
 
 /** The silence after which a server is given up while a request waits. It sends a line every five seconds. */
 const SILENCE_MS = 15_000;
@@ -129,6 +132,8 @@ async function* linesOf(response: Response, onChunk: () => void): AsyncGenerator
 export class Held implements AsyncDisposable {
   /** The fencing token, greater than all earlier ones of this lock. */
   readonly fencingToken: number;
+  /** The number of the slot of a semaphore, from 0. */
+  readonly slot: number | undefined;
   /** Aborted when the lock is lost, at the deadline at the latest. */
   readonly lost: AbortSignal;
   readonly #losing = new AbortController();
@@ -147,6 +152,7 @@ export class Held implements AsyncDisposable {
     private readonly closing: AbortController,
   ) {
     this.fencingToken = granted.fencing_token ?? 0;
+    this.slot = granted.slot;
     this.lost = this.#losing.signal;
     this.#sent = clock.sent;
     this.#lastsMs = clock.lasts(granted.until ?? "");

@@ -1,29 +1,24 @@
 // The client against a real server. The variable POLYLOCK_PROGRAM names the command.
 
 import assert from "node:assert/strict";
-import { spawn, spawnSync } from "node:child_process";
 import { createHash } from "node:crypto";
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { createInterface } from "node:readline";
 import { afterEach, beforeEach, test } from "node:test";
 import { setTimeout as pause } from "node:timers/promises";
 
 import { Client, Lost, NotAcquired, Refused, Unavailable } from "polylock-client";
 
-const PROGRAM = process.env.POLYLOCK_PROGRAM ?? "polylock";
+import { startServer } from "./server.js";
+
 let directory, servers, server, locks;
 
 async function start(...options) {
-  const store = `sqlite://${directory}/locks.db`;
-  const child = spawn(PROGRAM, ["serve", "-S", store, "--listen", "127.0.0.1:0", ...options], { stdio: ["ignore", "pipe", "inherit"] });
-  servers.push(child);
-  for await (const url of createInterface({ input: child.stdout })) return { url, child, store };
+  const started = await startServer(directory, "127.0.0.1:0", ...options);
+  servers.push(started.child);
+  return started;
 }
-
-const polylock = (...words) => spawnSync(PROGRAM, [...words, "-S", server.store]).status;
-const lostOf = (held) => new Promise((resolve) => held.lost.addEventListener("abort", () => resolve(held.lost.reason)));
 
 beforeEach(async () => {
   directory = mkdtempSync(join(tmpdir(), "polylock-"));
@@ -35,49 +30,6 @@ beforeEach(async () => {
 afterEach(() => {
   for (const child of servers) child.kill("SIGKILL");
   rmSync(directory, { recursive: true });
-});
-
-test("a lock excludes others, and tokens grow", async () => {
-  const first = await locks.acquire("orders/42", { label: "first" });
-  assert.ok(first.isHeld && first.remainingMs <= 30_000);
-  await assert.rejects(locks.acquire("orders/42", { waitMs: 0 }), NotAcquired);
-  await assert.rejects(locks.acquire("orders/42", { waitMs: 300 }), NotAcquired);
-  assert.equal(polylock("status", "--exit-code", "orders/42"), 75);
-  await first.release();
-  assert.throws(() => first.ensureHeld(), Lost);
-  assert.equal(first.lost.aborted, false);
-  const second = await locks.acquire("orders/42", { waitMs: 5000 });
-  assert.ok(second.fencingToken > first.fencingToken);
-  await second[Symbol.asyncDispose]();
-});
-
-test("a lock is renewed for longer than its lease", async () => {
-  const held = await locks.acquire("n", { ttlMs: 1000 });
-  await pause(3000);
-  held.ensureHeld();
-  await held.release();
-});
-
-test("a break is a loss with its reason", async () => {
-  const held = await locks.acquire("n", { ttlMs: 3000 });
-  const lost = lostOf(held);
-  assert.equal(polylock("break", "n", "--yes"), 0);
-  assert.equal((await lost).reason, "broken");
-  assert.throws(() => held.ensureHeld(), Lost);
-  await held.release();
-});
-
-test("a killed server is a loss at the deadline, before the next grant", async () => {
-  const held = await locks.acquire("n", { ttlMs: 2000 });
-  server.child.kill("SIGKILL");
-  assert.ok(held.isHeld);
-  const again = await start();
-  const next = new Client(again.url).acquire("n").then((next) => [next, performance.now()]);
-  const lost = await lostOf(held).then((reason) => [reason, performance.now()]);
-  assert.equal(lost[0].reason, "deadline");
-  const [granted, at] = await next;
-  assert.ok(lost[1] < at);
-  await granted.release();
 });
 
 test("a blocked event loop delays the signal, and not the check", async () => {
@@ -146,10 +98,6 @@ test("an aborted wait leaves nothing", async () => {
   await first.release();
   const last = await locks.acquire("n", { waitMs: 10_000 });
   await last.release();
-});
-
-test("invalid settings are refused", async () => {
-  for (const settings of [{ ttlMs: 0 }, { mode: "XX" }, { owner: "" }]) await assert.rejects(locks.acquire("n", settings), Refused);
 });
 
 test("increments of many tasks are exact", async () => {

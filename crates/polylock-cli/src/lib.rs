@@ -38,6 +38,7 @@ mod completion;
     feature = "mysql",
     feature = "postgres",
     feature = "redis",
+    feature = "serve",
     feature = "sqlite",
     feature = "top",
     feature = "zookeeper"
@@ -47,6 +48,11 @@ mod exit;
 #[cfg(test)]
 mod fuzz;
 mod help;
+#[cfg(feature = "metrics")]
+mod metrics;
+#[cfg(not(feature = "metrics"))]
+#[path = "without/metrics.rs"]
+mod metrics;
 mod outer_run;
 mod output;
 mod run;

@@ -10,6 +10,7 @@ use tokio::net::TcpListener;
 use crate::{
     args::{Global, Serve},
     exit::{Failure, INTERNAL, UNAVAILABLE, USAGE},
+    metrics,
     output::Output,
     signals::{self, Signals},
     store,
@@ -32,7 +33,15 @@ pub(crate) async fn serve(global: &Global, args: &Serve, output: &Output) -> Res
     let chosen = store::choose(global, output)?;
     let (_, config) = read_url(&chosen.config.into_url()?)?;
     let scheme = if tls.is_some() { "https" } else { "http" };
-    let mut service = Service::new(config.open().await?)?.access(access);
+    let store = config.open().await?;
+    let recorder = match args.metrics_listen {
+        Some(address) => {
+            metrics::serve(address)?;
+            metrics::recorder(store.backend.capabilities().backend)
+        }
+        None => None,
+    };
+    let mut service = Service::measured(store, recorder)?.access(access);
     if let Some(tls) = tls {
         service = service.tls(tls);
     }

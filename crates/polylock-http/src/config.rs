@@ -176,7 +176,7 @@ mod tests {
                 ("polylock+http://h?polylock.operation_timeout=1ms", "polylock.operation_timeout"),
                 ("polylock+http://h?polylock.connect_timeout=1h", "polylock.connect_timeout"),
                 ("polylock+http://h?polylock.tokn=x", "polylock.tokn"),
-                ("polylock+https://h?polylock.tls_cert=c.pem", "polylock.tls_key"),
+                ("polylock+https://h?polylock.tls_cert=c.pem", "polylock.tls_cert"),
             ],
         );
         let error = Config::new("polylock+http://h?polylock.token=a%20b").unwrap().check().unwrap_err();

@@ -6,10 +6,10 @@ use axum::{
     Extension, Router,
     extract::{DefaultBodyLimit, Request, State},
     middleware::{self, Next},
-    response::Response,
-    routing::{get, post, put},
+    response::{IntoResponse, Response},
+    routing::{MethodRouter, get, post, put},
 };
-use http::HeaderValue;
+use http::{HeaderValue, header};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::{
@@ -42,7 +42,9 @@ use crate::{
 
 pub(crate) fn routes(service: &Service) -> Router {
     let (state, access) = (service.inner().clone(), service.access.clone());
-    let of_callers = Router::new()
+    let of_callers = api()
+        .into_iter()
+        .fold(Router::new(), |router, (path, method)| router.route(path, method))
         .route(paths::STORE, get(operations::describe))
         .route(paths::CLAIM, post(operations::claim))
         .route(paths::WAIT, post(operations::wait))
@@ -56,16 +58,11 @@ pub(crate) fn routes(service: &Service) -> Router {
         .route(paths::READ_RECORD, post(operations::read_record))
         .route(paths::WRITE_RECORD, post(operations::write_record))
         .route(paths::ALERTS, get(alerts))
-        .route("/v1/caller", get(caller::describe))
-        .route("/v1/events", get(events))
-        .route("/v1/locks", get(status::list))
-        .route("/v1/locks/{name}", get(status::inspect).post(streams::acquire))
-        .route("/v1/locks/{name}/break", post(status::break_lock))
-        .route("/v1/holds/{id}", put(holds::put).delete(holds::delete))
         .route_layer(middleware::from_fn_with_state(access.clone(), admit));
     Router::new()
         .route("/healthz", get(status::healthy))
         .route("/readyz", get(status::ready))
+        .route("/v1/openapi.json", get(openapi))
         .merge(console::routes())
         .merge(of_callers)
         .fallback(no_such_path)
@@ -74,6 +71,23 @@ pub(crate) fn routes(service: &Service) -> Router {
         .layer(middleware::from_fn_with_state(access, refuse_pages))
         .layer(middleware::from_fn_with_state(state.clone(), with_clock))
         .with_state(state)
+}
+
+/// Returns the paths for programs in any language. `openapi.json` describes them.
+pub(crate) fn api() -> [(&'static str, MethodRouter<Arc<Inner>>); 6] {
+    [
+        ("/v1/caller", get(caller::describe)),
+        ("/v1/events", get(events)),
+        ("/v1/locks", get(status::list)),
+        ("/v1/locks/{name}", get(status::inspect).post(streams::acquire)),
+        ("/v1/locks/{name}/break", post(status::break_lock)),
+        ("/v1/holds/{id}", put(holds::put).delete(holds::delete)),
+    ]
+}
+
+/// Returns the description of the API.
+async fn openapi() -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, "application/json")], include_str!("openapi.json"))
 }
 
 async fn no_such_path(request: Request) -> Refused {

@@ -11,7 +11,11 @@ use polylock_protocol::paths;
 use serde_json::{Value, json};
 use tower_service::Service as _;
 
-use crate::{Access, Service, access::hash, serve::routes};
+use crate::{
+    Access, Service,
+    access::hash,
+    serve::{api, routes},
+};
 
 /// A service with these callers, whose tokens are their names.
 fn restricted(callers: &[(&str, &str)]) -> Router {
@@ -205,6 +209,36 @@ async fn web_pages_from_elsewhere_are_refused() {
             }
             assert_eq!(send(routes, request).await.status(), expected, "{host} {origin:?}");
         }
+    }
+}
+
+#[tokio::test]
+async fn the_description_of_the_api_is_that_of_the_routes() {
+    let routes = open();
+    let described = json_of(send(&routes, request(Method::GET, "/v1/openapi.json", None, None)).await).await;
+    let paths = described["paths"].as_object().unwrap();
+    for (path, _) in api() {
+        assert!(paths.contains_key(path), "{path} is not described");
+    }
+    for (path, operations) in paths {
+        let example = path.replace("{name}", "n").replace("{id}", &"0".repeat(32));
+        for method in [Method::GET, Method::POST, Method::PUT, Method::DELETE, Method::PATCH] {
+            let is_described = operations.get(method.as_str().to_lowercase()).is_some();
+            let response = send(&routes, request(method.clone(), &example, None, None)).await;
+            assert_ne!(response.status(), StatusCode::NOT_FOUND, "{path}");
+            let is_served = response.status() != StatusCode::METHOD_NOT_ALLOWED;
+            assert_eq!(is_served, is_described, "{method} {path}");
+            if is_described && !response.status().is_success() {
+                let status = response.status().as_u16().to_string();
+                let described = &operations[method.as_str().to_lowercase()]["responses"][&status];
+                assert!(described.is_object(), "{method} {path}: {status} is not described");
+            }
+        }
+    }
+    let text = described.to_string();
+    for (at, _) in text.match_indices("#/components/schemas/") {
+        let name: String = text[at + 21..].chars().take_while(char::is_ascii_alphanumeric).collect();
+        assert!(described["components"]["schemas"][&name].is_object(), "{name}");
     }
 }
 

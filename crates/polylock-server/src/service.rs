@@ -2,7 +2,9 @@
 
 use std::{future::Future, sync::Arc};
 
-use polylock_core::{Backend, Error, HoldLifetime, LockName, Locks, Moment, Release, Request, Result, Store};
+use polylock_core::{
+    Backend, Error, HoldLifetime, LockName, Locks, Moment, Release, Request, Result, Store, metrics::Metrics,
+};
 use polylock_protocol::StoreBody;
 use tokio::sync::broadcast;
 
@@ -37,6 +39,14 @@ impl Service {
     /// [`Error::Unsupported`] for a store with holds that last as long as a connection or a session: the one of the server would keep the
     /// locks of clients that have died.
     pub fn new(store: Store) -> Result<Self> {
+        Self::measured(store, None)
+    }
+
+    /// Offers `store` as [`new`](Self::new) does, and sends the measurements of the locks of streams to `metrics`.
+    ///
+    /// # Errors
+    /// The same as [`new`](Self::new).
+    pub fn measured(store: Store, metrics: Option<Arc<dyn Metrics>>) -> Result<Self> {
         let capabilities = store.backend.capabilities();
         if capabilities.hold_lifetime == HoldLifetime::Session {
             let capability =
@@ -53,7 +63,11 @@ impl Service {
             });
         }
         // A client counts on its lease although this server may have ended.
-        let locks = Locks::builder(store.clone()).holds_outlive_process().build();
+        let mut locks = Locks::builder(store.clone()).holds_outlive_process();
+        if let Some(metrics) = metrics {
+            locks = locks.metrics(metrics);
+        }
+        let locks = locks.build();
         let (turns, waiters) = (Turns::default(), Waiters::default());
         let inner = Arc::new(Inner { store, locks, clock: ServerClock::new(), turns, waiters, alerts });
         Ok(Self { inner, access: Arc::new(Access::open()), tls: None })

@@ -5,7 +5,7 @@
 //! | event | fields |
 //! |---|---|
 //! | `queued` | `position`, counted from 1 with the holders as the first ones, if the store counts them |
-//! | `granted` | `fencing_token`, `until` |
+//! | `granted` | `fencing_token`, `until`; `slot` of a semaphore, from 0 |
 //! | `renewed` | `until` |
 //! | `lost` | `reason`, as one word; `notice` of a break |
 //! | `failed` | `problem`: the lock was not acquired |
@@ -29,7 +29,8 @@ use axum::{
 use futures_util::stream;
 use http::HeaderMap;
 use polylock_core::{
-    Clock, Guard, GuardEvent, GuardEvents, Lock, LostReason, Mode, Progress, Result, SystemClock, duration,
+    Clock, Guard, GuardEvent, GuardEvents, LostReason, Mode, Progress, Result, SlotGuard, SystemClock,
+    duration,
 };
 use polylock_protocol::{
     InvalidBody, Problem,
@@ -58,6 +59,7 @@ pub(crate) struct AcquireOptions {
     mode: Option<String>,
     ttl: Option<String>,
     wait: Option<String>,
+    slots: Option<u32>,
     owner: Option<String>,
     label: Option<String>,
 }
@@ -71,23 +73,43 @@ impl AcquireOptions {
         self.mode.as_ref().map_or(Ok(Mode::Exclusive), |mode| mode_of(mode))
     }
 
-    /// Returns the lock with these settings, and true if the request is not to wait.
-    fn lock(&self, service: &Inner, name: &str) -> Result<(Lock, bool), InvalidBody> {
-        let mut lock = service.locks.lock(name).mode(self.mode()?);
-        if let Some(ttl) = time("ttl", self.ttl.as_ref())? {
-            lock = lock.ttl(ttl);
+    /// Returns the acquisition with these settings, and true if the request is not to wait.
+    fn acquisition(
+        &self,
+        service: &Inner,
+        name: &str,
+        progress: &Progress,
+    ) -> Result<(Acquisition, bool), InvalidBody> {
+        let (ttl, wait) = (time("ttl", self.ttl.as_ref())?, time("wait", self.wait.as_ref())?);
+        let owner = self.owner.as_deref().map(owner_of).transpose()?;
+        // A lock and a semaphore have the same settings.
+        macro_rules! configured {
+            ($lock:expr) => {{
+                let mut lock = $lock.progress(progress);
+                if let Some(ttl) = ttl {
+                    lock = lock.ttl(ttl);
+                }
+                if let Some(wait) = wait {
+                    lock = lock.wait(wait);
+                }
+                if let Some(owner) = &owner {
+                    lock = lock.owner(owner);
+                }
+                if let Some(label) = &self.label {
+                    lock = lock.label(label);
+                }
+                lock
+            }};
         }
-        if let Some(owner) = &self.owner {
-            lock = lock.owner(&owner_of(owner)?);
-        }
-        if let Some(label) = &self.label {
-            lock = lock.label(label);
-        }
-        let wait = time("wait", self.wait.as_ref())?;
-        if let Some(wait) = wait {
-            lock = lock.wait(wait);
-        }
-        Ok((lock, wait.is_some_and(|wait| wait.is_zero())))
+        let acquisition: Acquisition = match (self.slots, self.mode()?) {
+            (None, mode) => Box::pin(configured!(service.locks.lock(name).mode(mode)).acquire()),
+            (Some(slots), Mode::Exclusive) => {
+                let semaphore = configured!(service.locks.semaphore(name, slots));
+                Box::pin(async move { semaphore.acquire().await.map(SlotGuard::into_guard) })
+            }
+            (Some(_), _) => return Err(InvalidBody::new("mode", "a slot of a semaphore is exclusive")),
+        };
+        Ok((acquisition, wait.is_some_and(|wait| wait.is_zero())))
     }
 }
 
@@ -119,9 +141,8 @@ pub(crate) async fn acquire(
     OptionalBody(options): OptionalBody<AcquireOptions>,
 ) -> Result<Response, Refused> {
     caller.ensure(Right::to_hold(options.mode()?), &name)?;
-    let (lock, is_try) = options.lock(&service, &name)?;
     let progress = Progress::default();
-    let mut acquisition: Acquisition = Box::pin(lock.progress(&progress).acquire());
+    let (mut acquisition, is_try) = options.acquisition(&service, &name, &progress)?;
     let begun = if is_try {
         Some(acquisition.as_mut().await)
     } else {
@@ -198,11 +219,14 @@ async fn next(service: &Inner, stage: Stage) -> Option<(Option<Value>, Stage)> {
 }
 
 fn granted(service: &Inner, guard: Guard) -> (Option<Value>, Stage) {
-    let line = json!({
+    let mut line = json!({
         "event": "granted",
         "fencing_token": guard.fencing_token().get(),
         "until": service.clock.at(guard.deadline()),
     });
+    if let Some((_, slot)) = guard.name().slot() {
+        line["slot"] = slot.into();
+    }
     let events = guard.events();
     (Some(line), Stage::Held { guard, events })
 }

@@ -23,6 +23,10 @@ class AsyncClient:
         """Returns the lock ``name``, to be acquired. The settings are those of :meth:`Client.lock`."""
         return AsyncLock(self._client.lock(name, **settings))
 
+    def semaphore(self, name: str, slots: int, **settings: Any) -> AsyncLock:
+        """Returns the semaphore ``name``, of which a slot is to be acquired. See :meth:`Client.semaphore`."""
+        return AsyncLock(self._client.semaphore(name, slots, **settings))
+
 
 class AsyncLock:
     """A lock to be acquired: ``await acquire()``, or an ``async with`` statement."""
@@ -112,6 +116,11 @@ class AsyncHeld:
     def fencing_token(self) -> int:
         """The fencing token, greater than all earlier ones of this lock."""
         return self._held.fencing_token
+
+    @property
+    def slot(self) -> Optional[int]:
+        """The number of the slot of a semaphore, from 0; ``None`` for a lock."""
+        return self._held.slot
 
     @property
     def remaining(self) -> float:

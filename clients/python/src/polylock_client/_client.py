@@ -61,6 +61,23 @@ class Client:
         settings = {"mode": mode, "ttl": _text(ttl), "owner": owner, "label": label}
         return Lock(self, name, {key: text for key, text in settings.items() if text is not None}, wait)
 
+    def semaphore(
+        self,
+        name: str,
+        slots: int,
+        *,
+        ttl: Optional[Seconds] = None,
+        wait: Optional[Seconds] = None,
+        owner: Optional[str] = None,
+        label: Optional[str] = None,
+    ) -> Lock:
+        """Returns the semaphore ``name`` with this number of slots, of which one is to be acquired. All requests state the same number. The slot is in
+        :attr:`Held.slot`. The other settings are those of :meth:`lock`.
+        """
+        lock = self.lock(name, ttl=ttl, wait=wait, owner=owner, label=label)
+        lock._body["slots"] = slots
+        return lock
+
     def _connect(self, url: str) -> http.client.HTTPConnection:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -85,7 +102,7 @@ def _text(seconds: Optional[Seconds]) -> Optional[str]:
 class Lock:
     """A lock to be acquired: ``acquire()``, or a ``with`` statement."""
 
-    def __init__(self, client: Client, name: str, body: dict[str, str], wait: Optional[Seconds]) -> None:
+    def __init__(self, client: Client, name: str, body: dict[str, Any], wait: Optional[Seconds]) -> None:
         self._client = client
         self._name = name
         self._body = body
@@ -171,6 +188,8 @@ class Held:
         self.name = name
         #: The fencing token, greater than all earlier ones of this lock.
         self.fencing_token: int = granted["fencing_token"]
+        #: The number of the slot of a semaphore, from 0; ``None`` for a lock.
+        self.slot: Optional[int] = granted.get("slot")
         #: Set when the lock is lost, at the deadline at the latest.
         self.lost = threading.Event()
         #: The reason for the loss, as one word.

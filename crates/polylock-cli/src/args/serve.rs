@@ -22,6 +22,9 @@ pub(crate) struct Serve {
     /// PEM file with the authorities of the clients' certificates, which --access names by their fingerprints
     #[arg(long, value_name = "FILE", requires_all = ["tls_cert", "access"])]
     pub(crate) tls_client_ca: Option<PathBuf>,
+    /// Serve the metrics of the streams to Prometheus at http://ADDR/metrics, such as 127.0.0.1:9464
+    #[arg(long, value_name = "ADDR", hide = !cfg!(feature = "metrics"))]
+    pub(crate) metrics_listen: Option<SocketAddr>,
     /// Listen on any address without --access or --tls-cert: every client that reaches it can use and break all locks
     #[arg(long)]
     pub(crate) allow_insecure: bool,

@@ -5,11 +5,6 @@ mod environment;
 mod finish;
 mod job;
 mod lock_names;
-#[cfg(feature = "metrics")]
-mod metrics;
-#[cfg(not(feature = "metrics"))]
-#[path = "../without/metrics.rs"]
-mod metrics;
 mod orphans;
 mod processes;
 mod restart;
@@ -119,7 +114,7 @@ async fn run_under_lock(
     let orphans = OrphanReaper::start().map_err(|error| internal_error("listen for signals", &error))?;
     let store = store::choose(global, output)?;
     if let Some(address) = args.common.metrics_listen {
-        metrics::serve(address)?;
+        crate::metrics::serve(address)?;
     }
     let progress = Progress::default();
     let phases = Phases {

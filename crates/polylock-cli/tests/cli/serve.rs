@@ -236,7 +236,7 @@ fn a_public_address_is_refused() {
         assert!(stderr(&output).contains("--access and --tls-cert"), "{}", stderr(&output));
     }
     let mut command = workspace.polylock();
-    command.args(["serve", "--listen", "0.0.0.0:0", "--allow-insecure"]);
+    command.args(["serve", "--listen", "0.0.0.0:0", "--allow-insecure", "--metrics-listen", "127.0.0.1:0"]);
     let mut server = Server::of(command);
     // A name is as good as an address, then: clients of other machines use it.
     server.url = server.url.replace("0.0.0.0", "127.0.0.1");

@@ -1,8 +1,9 @@
-//! `--metrics-listen`: the metrics of a run for Prometheus, by HTTP.
+//! `--metrics-listen`: the metrics of a run or of a server for Prometheus, by HTTP.
 
-use std::{net::SocketAddr, thread};
+use std::{net::SocketAddr, sync::Arc, thread};
 
 use metrics_exporter_prometheus::PrometheusBuilder;
+use polylock::metrics::{Metrics, Recorder};
 
 use crate::exit::{CONFIG, Failure};
 
@@ -14,7 +15,7 @@ const BUCKETS: [f64; 16] =
 ///
 /// # Errors
 /// If the address can't be used.
-pub(super) fn serve(address: SocketAddr) -> Result<(), Failure> {
+pub(crate) fn serve(address: SocketAddr) -> Result<(), Failure> {
     let install = move || -> Result<(), String> {
         let builder = PrometheusBuilder::new().set_buckets(&BUCKETS).map_err(|error| error.to_string())?;
         builder.with_http_listener(address).install().map_err(|error| error.to_string())
@@ -27,4 +28,10 @@ pub(super) fn serve(address: SocketAddr) -> Result<(), Failure> {
             format!("--metrics-listen: can't listen at {address}: {error}; choose another address or port");
         Failure::new(CONFIG, problem)
     })
+}
+
+/// Returns the receiver of the measurements of a store.
+#[cfg_attr(not(feature = "serve"), expect(dead_code, reason = "the library has its own"))]
+pub(crate) fn recorder(backend: &'static str) -> Option<Arc<dyn Metrics>> {
+    Some(Arc::new(Recorder::new(backend)))
 }
