@@ -225,7 +225,9 @@ build() {
     say "build"
     # The first build gains nothing from these, and takes longer: a failed test names its line anyway.
     [ -d "$target/debug" ] || export CARGO_INCREMENTAL=0 CARGO_PROFILE_DEV_DEBUG=0
-    cargo test --workspace --all-features --locked --all-targets --no-run
+    cargo test --workspace --all-features --locked --no-run
+    # Together with the others, cargo would build the examples as tests.
+    cargo test --quiet --workspace --all-features --locked --no-run --benches
 }
 
 # Runs the test programs of a lane: see run-test-program.sh.
