@@ -15,9 +15,8 @@ unset POLYLOCK_TEST_LANE RUSTC_WORKSPACE_WRAPPER CLIPPY_ARGS
 # Most tests wait, and those with a load take turns. On a disk the syncs of one test delay the replies in others; there are tests with
 # deadlines of some hundred milliseconds.
 case ${1##*/}:${TMPDIR-} in
-    conformance-*:/dev/shm/*) threads=$(($(nproc) * 5)) ;;
-    processes-*:/dev/shm/* | scenarios-*:/dev/shm/*) threads=$(($(nproc) * 4)) ;;
-    memory-*:/dev/shm/* | planted-*:/dev/shm/*) threads=$(($(nproc) * 3)) ;;
+    conformance-*:/dev/shm/*) threads=$(($(nproc) * 4)) ;;
+    memory-*:/dev/shm/* | planted-*:/dev/shm/* | processes-*:/dev/shm/* | scenarios-*:/dev/shm/*) threads=$(($(nproc) * 3)) ;;
     conformance-*:* | memory-*:* | planted-*:* | processes-*:*) threads=$(($(nproc) * 2)) ;;
     *) threads=$(nproc) ;;
 esac
