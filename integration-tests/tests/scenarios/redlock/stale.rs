@@ -73,8 +73,10 @@ async fn a_late_withdrawal_does_not_affect_a_later_proposal() {
         proxy.set(Direction::ToServer, Flow::Pass);
         proxy.set(Direction::ToClient, Flow::Pass);
     }
+    // The client gives up those of a majority. The reply of the third server may arrive before: then nothing was late there.
     clock::until("the connections of the proposals end", || async {
-        setup.proxies.iter().zip(&old).all(|(proxy, old)| proxy.open_of_first(*old) < *old)
+        let ended = setup.proxies.iter().zip(&old).filter(|(proxy, old)| proxy.open_of_first(**old) < **old);
+        ended.count() >= 2
     })
     .await;
     assert!(guard.is_held());
