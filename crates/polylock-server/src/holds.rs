@@ -148,6 +148,8 @@ async fn claim(
 ) -> Result<Outcome> {
     let end = SystemClock.now() + wait;
     loop {
+        // Before the claim is sent: its reply may be late.
+        let claimed = SystemClock.now();
         let outcome = {
             let turn = service.turns.next(request).await;
             if turn.is_released() {
@@ -167,7 +169,9 @@ async fn claim(
                         Outcome::Held { token: grant.token.get(), until: deadline::of(sent, lease) }
                     }
                     Some(KeepAlive::Lost(reason)) => Outcome::Lost(reason),
-                    _ => Outcome::Held { token: grant.token.get(), until: deadline::of(sent, grant.lease) },
+                    _ => {
+                        Outcome::Held { token: grant.token.get(), until: deadline::of(claimed, grant.lease) }
+                    }
                 });
             }
             ClaimOutcome::Queued(position) => {
@@ -197,4 +201,57 @@ pub(crate) async fn delete(
     let release = service.release(request).await?;
     let had_entry = matches!(release, Release::Released);
     Ok(Json(json!({ "released": had_entry })).into_response())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use async_trait::async_trait;
+    use polylock_core::{Capabilities, FencingToken, Grant, Wake, memory};
+
+    use super::*;
+    use crate::Service;
+
+    const LEASE: Duration = Duration::from_secs(10);
+
+    /// A store with a late reply to a claim, and without a reply to the renewal that follows.
+    #[derive(Debug)]
+    struct Late(Capabilities);
+
+    #[async_trait]
+    impl Backend for Late {
+        fn capabilities(&self) -> &Capabilities {
+            &self.0
+        }
+
+        async fn claim(&self, _: &Request) -> Result<ClaimOutcome> {
+            SystemClock.sleep_until(SystemClock.now() + Duration::from_millis(300)).await;
+            Ok(ClaimOutcome::Granted(Grant::new(FencingToken::new(1).unwrap(), LEASE)))
+        }
+
+        async fn wait(&self, _: &Request) -> Result<Wake> {
+            Ok(Wake::Stale)
+        }
+
+        async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>> {
+            Ok(vec![KeepAlive::Unknown; requests.len()])
+        }
+
+        async fn release(&self, _: &Request) -> Result<Release> {
+            Ok(Release::Released)
+        }
+    }
+
+    #[tokio::test]
+    async fn a_late_reply_to_a_claim_does_not_extend_the_hold() {
+        let service = Service::new(memory::connect()).unwrap();
+        let store = Late(service.inner().store.backend.capabilities().clone());
+        let request = Request::new(LockName::new("n").unwrap(), Mode::Exclusive, LEASE);
+        let (_waits, gone) = oneshot::channel();
+        let sent = SystemClock.now();
+        let outcome = claim(service.inner(), &store, &request, Duration::ZERO, gone).await.unwrap();
+        let Outcome::Held { until, .. } = outcome else { panic!("it is granted") };
+        assert!(until < sent + LEASE, "the hold is shown for longer than its lease");
+    }
 }

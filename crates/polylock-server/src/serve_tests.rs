@@ -17,7 +17,7 @@ use crate::{
     serve::{api, routes},
 };
 
-/// A service with these callers, whose tokens are their names.
+/// A service with these callers. The token of each is its name.
 fn restricted(callers: &[(&str, &str)]) -> Router {
     let text: String = callers
         .iter()

@@ -243,7 +243,7 @@ fn a_public_address_is_refused() {
     assert!(reply_to("GET", &server, "/v1/locks", "", "").starts_with("HTTP/1.1 200 "));
 }
 
-/// Writes an access file with one caller, whose token is `secret`, or with this certificate.
+/// Writes an access file with one caller. Its token is `secret`, unless it has this certificate.
 fn write_access(workspace: &Workspace, key: &str) {
     // printf secret | sha256sum
     let token = "token_sha256 = \"2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b\"";

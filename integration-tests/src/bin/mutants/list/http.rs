@@ -21,6 +21,16 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ),
     },
     Mutant {
+        name: "http: a late reply to a claim extends the hold",
+        file: "crates/polylock-server/src/holds.rs",
+        from: "deadline::of(claimed, grant.lease)",
+        to: "deadline::of(sent, grant.lease)",
+        test: (
+            "units of library polylock_server",
+            "holds::tests::a_late_reply_to_a_claim_does_not_extend_the_hold",
+        ),
+    },
+    Mutant {
         name: "http: a waiter without a client is kept",
         file: "crates/polylock-server/src/waiters.rs",
         from: "until < now",
