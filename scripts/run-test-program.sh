@@ -21,9 +21,9 @@ unset POLYLOCK_TEST_LANE RUSTC_WORKSPACE_WRAPPER CLIPPY_ARGS
 case $program:${TMPDIR-} in
     conformance:/dev/shm/*) threads=$(($(nproc) * 4)) ;;
     memory:/dev/shm/* | planted:/dev/shm/*) threads=$(($(nproc) * 3)) ;;
-    # These two run at the same time.
-    processes:/dev/shm/*) threads=$(($(nproc) * 2)) ;;
-    scenarios:/dev/shm/*) threads=$(($(nproc) * 5 / 2)) ;;
+    # These two run at the same time, for about as long as each other.
+    processes:/dev/shm/*) threads=$(($(nproc) * 3 / 2)) ;;
+    scenarios:/dev/shm/*) threads=$(($(nproc) * 2)) ;;
     conformance:* | memory:* | planted:* | processes:*) threads=$(($(nproc) * 2)) ;;
     *) threads=$(nproc) ;;
 esac

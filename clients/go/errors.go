@@ -39,6 +39,8 @@ func (problem *Problem) asError() error {
 	switch {
 	case strings.HasSuffix(problem.Type, ":busy"):
 		return fmt.Errorf("%w: %v", ErrNotAcquired, problem)
+	case strings.HasSuffix(problem.Type, ":lost"):
+		return fmt.Errorf("%w: %v", ErrLost, problem)
 	case strings.HasSuffix(problem.Type, ":unavailable"), problem.Status == 429, problem.Status >= 502 && problem.Status <= 504:
 		return fmt.Errorf("%w: %v", ErrUnavailable, problem)
 	default:

@@ -1,10 +1,8 @@
 package polylock
 
 import (
-	"bufio"
 	"context"
 	"fmt"
-	"io"
 	"sync"
 	"time"
 )
@@ -18,11 +16,12 @@ type Lock struct {
 	Name string
 	// FencingToken is greater than all earlier ones of this lock.
 	FencingToken uint64
+	// FencingTokens has the fencing token of each lock by its name, if there are several.
+	FencingTokens map[string]uint64
 	// Slot is the number of the slot of a semaphore, from 0.
 	Slot int
 
-	clock  serverClock
-	cancel func()
+	stream *stream
 	lost   chan struct{}
 	ended  chan struct{}
 
@@ -31,18 +30,23 @@ type Lock struct {
 	err   error
 }
 
-func newLock(name string, clock serverClock, granted *line, lines *bufio.Scanner, body io.Closer, cancel func()) (*Lock, error) {
-	lasts, err := clock.lasts(granted.Until)
+func newLock(name string, opened *stream) (*Lock, error) {
+	granted := opened.first
+	lasts, err := opened.clock.lasts(granted.Until)
 	if err != nil {
-		body.Close()
+		opened.close()
 		return nil, err
 	}
+	tokens := granted.FencingTokens
+	if tokens == nil {
+		tokens = map[string]uint64{name: granted.FencingToken}
+	}
 	lock := &Lock{
-		Name: name, FencingToken: granted.FencingToken, Slot: granted.Slot, clock: clock, cancel: cancel, lasts: lasts,
+		Name: name, FencingToken: granted.FencingToken, FencingTokens: tokens, Slot: granted.Slot, stream: opened, lasts: lasts,
 		lost: make(chan struct{}), ended: make(chan struct{}),
 	}
 	// The reader waits for the server, and the watch for the deadline: a silent server delays no loss.
-	go lock.read(lines, body)
+	go lock.read()
 	go lock.watch()
 	return lock, nil
 }
@@ -55,7 +59,7 @@ func (lock *Lock) Remaining() time.Duration {
 }
 
 func (lock *Lock) remaining() time.Duration {
-	left := lock.lasts - since(lock.clock.sent)
+	left := lock.lasts - since(lock.stream.clock.sent)
 	if lock.err != nil || left < 0 {
 		return 0
 	}
@@ -97,7 +101,7 @@ func (lock *Lock) Release() {
 	defer lock.mutex.Unlock()
 	lock.end(ErrReleased)
 	// The server releases a lock whose stream is closed.
-	lock.cancel()
+	lock.stream.cancel()
 }
 
 // end records the end of the hold, once. The mutex is held.
@@ -112,10 +116,10 @@ func (lock *Lock) end(err error) {
 	close(lock.ended)
 }
 
-func (lock *Lock) read(lines *bufio.Scanner, body io.Closer) {
-	defer body.Close()
+func (lock *Lock) read() {
+	defer lock.stream.body.Close()
 	for {
-		next, err := nextLine(lines, nil)
+		next, err := nextLine(lock.stream.lines, nil)
 		if err != nil {
 			// Without the server, the lock is held until its deadline.
 			return
@@ -124,7 +128,7 @@ func (lock *Lock) read(lines *bufio.Scanner, body io.Closer) {
 		switch next.Event {
 		case "renewed":
 			// A renewal after the deadline revives nothing.
-			if lasts, err := lock.clock.lasts(next.Until); err == nil && lasts > lock.lasts && lock.remaining() > 0 {
+			if lasts, err := lock.stream.clock.lasts(next.Until); err == nil && lasts > lock.lasts && lock.remaining() > 0 {
 				lock.lasts = lasts
 			}
 		case "lost":

@@ -10,17 +10,11 @@
 package polylock
 
 import (
-	"bufio"
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/url"
-	"strings"
 	"time"
 )
 
@@ -66,193 +60,66 @@ type Options struct {
 	Wait time.Duration
 	// Slots is the number of slots of the semaphore of this name, of which one is to be acquired. All requests state the same number.
 	Slots int
+	// Also are further locks: all of them are acquired, or none.
+	Also []string
 	// Owner and Label are shown to those that inspect the lock.
 	Owner, Label string
 }
 
+// longestPause is the longest pause of a candidate while no server can be reached.
+const longestPause = 2 * time.Second
+
 // Acquire waits for the lock. It returns [ErrNotAcquired] if another request holds it and the time to wait is over, [ErrUnavailable] if no server can be reached, a
 // [*Problem] for invalid settings, and the error of the context if that ends.
 func (client *Client) Acquire(ctx context.Context, name string, options Options) (*Lock, error) {
-	begin := time.Now()
-	failure := errors.New("there is no server")
-	for _, server := range client.URLs {
-		lock, err := client.acquireOn(ctx, server, name, options, since(begin))
-		if err == nil {
-			return lock, nil
+	opened, err := client.open(ctx, "/v1/locks/"+url.PathEscape(name), options.body(), options.Wait)
+	if err != nil {
+		return nil, err
+	}
+	return newLock(name, opened)
+}
+
+// Campaign waits until this candidate leads in the election, without a limit, also while no server can be reached. Its term ends with the lock; end its work
+// before another one leads.
+func (client *Client) Campaign(ctx context.Context, name string, options Options) (*Lock, error) {
+	options.Wait = 0
+	for pause := 100 * time.Millisecond; ; pause *= 2 {
+		lock, err := client.Acquire(ctx, name, options)
+		if !errors.Is(err, ErrUnavailable) {
+			return lock, err
 		}
-		if ctx.Err() != nil {
+		if pause > longestPause {
+			pause = longestPause
+		}
+		select {
+		case <-ctx.Done():
 			return nil, ctx.Err()
-		}
-		var gone *goneError
-		if !errors.As(err, &gone) {
-			return nil, err
-		}
-		failure = gone.cause
-	}
-	return nil, fmt.Errorf("%w: %s: %v", ErrUnavailable, strings.Join(client.URLs, ", "), failure)
-}
-
-// firstOf returns the first error that is not nil.
-func firstOf(one, other error) error {
-	if one != nil {
-		return one
-	}
-	return other
-}
-
-// goneError means that another server may do better.
-type goneError struct{ cause error }
-
-func (err *goneError) Error() string { return err.cause.Error() }
-
-// line is an event of a stream.
-type line struct {
-	Event        string   `json:"event"`
-	FencingToken uint64   `json:"fencing_token"`
-	Slot         int      `json:"slot"`
-	Until        string   `json:"until"`
-	Reason       string   `json:"reason"`
-	Problem      *Problem `json:"problem"`
-}
-
-func (client *Client) acquireOn(ctx context.Context, server, name string, options Options, waited time.Duration) (*Lock, error) {
-	body := map[string]any{}
-	for key, text := range map[string]string{"mode": options.Mode, "owner": options.Owner, "label": options.Label} {
-		if text != "" {
-			body[key] = text
+		case <-time.After(pause):
 		}
 	}
+}
+
+func (options Options) body() map[string]any {
+	body := texts(map[string]string{"mode": options.Mode, "owner": options.Owner, "label": options.Label})
 	if options.TTL != 0 {
 		body["ttl"] = milliseconds(options.TTL)
-	}
-	if options.Wait != 0 {
-		body["wait"] = milliseconds(options.Wait - waited)
 	}
 	if options.Slots != 0 {
 		body["slots"] = options.Slots
 	}
-	text, err := json.Marshal(body)
-	if err != nil {
-		return nil, err
+	if len(options.Also) != 0 {
+		body["also"] = options.Also
 	}
-	// The stream outlives the context of the caller, which limits the wait alone.
-	stream, cancel := context.WithCancel(context.Background())
-	stop := make(chan struct{})
-	alive := make(chan struct{}, 1)
-	go client.limit(ctx, stop, alive, cancel)
-	lock, err := client.readGrant(stream, cancel, alive, server, name, text)
-	close(stop)
-	if err != nil {
-		cancel()
-		return nil, err
-	}
-	if ctx.Err() != nil {
-		lock.Release()
-		return nil, ctx.Err()
-	}
-	return lock, nil
+	return body
 }
 
-// limit cancels a request whose context ends, or whose server is silent, until stop.
-func (client *Client) limit(ctx context.Context, stop, alive <-chan struct{}, cancel func()) {
-	timer := time.NewTimer(client.Silence)
-	defer timer.Stop()
-	for {
-		select {
-		case <-stop:
-			return
-		case <-ctx.Done():
-			cancel()
-			return
-		case <-timer.C:
-			cancel()
-			return
-		case <-alive:
-			if !timer.Stop() {
-				select {
-				case <-timer.C:
-				default:
-				}
-			}
-			timer.Reset(client.Silence)
+// texts returns the settings that are not empty.
+func texts(all map[string]string) map[string]any {
+	body := map[string]any{}
+	for key, text := range all {
+		if text != "" {
+			body[key] = text
 		}
 	}
-}
-
-func (client *Client) readGrant(stream context.Context, cancel func(), alive chan<- struct{}, server, name string, body []byte) (*Lock, error) {
-	path := strings.TrimSuffix(server, "/") + "/v1/locks/" + url.PathEscape(name)
-	request, err := http.NewRequestWithContext(stream, http.MethodPost, path, bytes.NewReader(body))
-	if err != nil {
-		return nil, err
-	}
-	request.Header.Set("Content-Type", "application/json")
-	if client.Token != "" {
-		request.Header.Set("Authorization", "Bearer "+client.Token)
-	}
-	sent := time.Now()
-	response, err := client.HTTP.Do(request)
-	if err != nil {
-		return nil, &goneError{err}
-	}
-	if response.StatusCode != http.StatusOK {
-		defer response.Body.Close()
-		problem := &Problem{}
-		if json.NewDecoder(io.LimitReader(response.Body, 1<<20)).Decode(problem) != nil || problem.Status == 0 {
-			problem.Status = response.StatusCode
-		}
-		return nil, problem.asError()
-	}
-	clock, err := newServerClock(sent, response.Header.Get("polylock-clock"))
-	if err != nil {
-		response.Body.Close()
-		return nil, err
-	}
-	lines := bufio.NewScanner(response.Body)
-	for {
-		next, err := nextLine(lines, alive)
-		if err != nil {
-			response.Body.Close()
-			return nil, &goneError{err}
-		}
-		switch next.Event {
-		case "granted":
-			return newLock(name, clock, next, lines, response.Body, cancel)
-		case "failed":
-			response.Body.Close()
-			return nil, firstProblem(next.Problem).asError()
-		}
-	}
-}
-
-func firstProblem(problem *Problem) *Problem {
-	if problem == nil {
-		return &Problem{Title: "the lock was not acquired"}
-	}
-	return problem
-}
-
-// nextLine returns the next event. Empty lines show that the server is alive.
-func nextLine(lines *bufio.Scanner, alive chan<- struct{}) (*line, error) {
-	for lines.Scan() {
-		select {
-		case alive <- struct{}{}:
-		default:
-		}
-		if len(bytes.TrimSpace(lines.Bytes())) == 0 {
-			continue
-		}
-		next := &line{}
-		if err := json.Unmarshal(lines.Bytes(), next); err != nil {
-			return nil, err
-		}
-		return next, nil
-	}
-	return nil, firstOf(lines.Err(), errors.New("the server has ended"))
-}
-
-func milliseconds(duration time.Duration) string {
-	if duration < 0 {
-		duration = 0
-	}
-	return fmt.Sprintf("%dms", duration.Milliseconds())
+	return body
 }

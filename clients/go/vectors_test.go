@@ -16,18 +16,35 @@ import (
 )
 
 type step struct {
-	Acquire, Begin, Waits, Finish, Held, Ended, Lost, Release, Token, Break, Server string
+	Acquire, Begin, Waits, Finish, Held, Ended, Lost, Once, Succeed, Fail, Release, Token, Tokens, Break, Server string
 
 	OtherSlot string `json:"other_slot"`
 	AfterLoss string `json:"after_loss"`
 	PauseMs   int    `json:"pause_ms"`
 
-	Lock, Mode, Label, Error, Reason, Above, Than, Of string
+	Lock, Job, Mode, Label, Error, Reason, Because, Above, Than string
 
+	Also     []string
+	Of       of
+	Campaign bool
 	Slots    int
+	Retries  int
+	Attempt  int
+	EveryMs  int  `json:"every_ms"`
 	TTLMs    int  `json:"ttl_ms"`
 	WaitMs   *int `json:"wait_ms"`
 	WithinMs int  `json:"within_ms"`
+}
+
+// of is one name or several.
+type of []string
+
+func (names *of) UnmarshalJSON(text []byte) error {
+	if text[0] == '"' {
+		*names = of{""}
+		return json.Unmarshal(text, &(*names)[0])
+	}
+	return json.Unmarshal(text, (*[]string)(names))
 }
 
 type vectors struct {
@@ -48,6 +65,7 @@ type scenario struct {
 	server    *server
 	locks     *polylock.Client
 	held      map[string]*polylock.Lock
+	runs      map[string]*polylock.Attempt
 	slots     map[string]int
 	attempts  map[string]*attempt
 	lostAt    map[string]time.Time
@@ -72,7 +90,7 @@ func TestScenarios(t *testing.T) {
 			directory := t.TempDir()
 			running := start(t, directory)
 			s := &scenario{
-				T: t, directory: directory, server: running, locks: polylock.New(running.url), held: map[string]*polylock.Lock{},
+				T: t, directory: directory, server: running, locks: polylock.New(running.url), held: map[string]*polylock.Lock{}, runs: map[string]*polylock.Attempt{},
 				slots: map[string]int{}, attempts: map[string]*attempt{}, lostAt: map[string]time.Time{},
 			}
 			for _, step := range steps {
@@ -84,15 +102,24 @@ func TestScenarios(t *testing.T) {
 
 func ms(number int) time.Duration { return time.Duration(number) * time.Millisecond }
 
+func (step step) wait() time.Duration {
+	switch {
+	case step.WaitMs == nil:
+		return 0
+	case *step.WaitMs == 0:
+		return polylock.NoWait
+	default:
+		return ms(*step.WaitMs)
+	}
+}
+
 func (s *scenario) attempt(step step, name string) (*polylock.Lock, error) {
 	s.slots[name] = step.Slots
-	options := polylock.Options{Mode: step.Mode, Label: step.Label, TTL: ms(step.TTLMs), Slots: step.Slots}
-	if step.WaitMs != nil {
-		options.Wait = ms(*step.WaitMs)
-		if *step.WaitMs == 0 {
-			options.Wait = polylock.NoWait
-		}
+	options := polylock.Options{Mode: step.Mode, Label: step.Label, TTL: ms(step.TTLMs), Slots: step.Slots, Also: step.Also}
+	if step.Campaign {
+		return s.locks.Campaign(background, step.Lock, options)
 	}
+	options.Wait = step.wait()
 	return s.locks.Acquire(background, step.Lock, options)
 }
 
@@ -105,6 +132,8 @@ func kind(err error) string {
 		return "not-acquired"
 	case errors.Is(err, polylock.ErrUnavailable):
 		return "unavailable"
+	case errors.Is(err, polylock.ErrLost):
+		return "lost"
 	case errors.As(err, &problem):
 		return "refused"
 	default:
@@ -165,6 +194,30 @@ func (s *scenario) run(step step) {
 		}
 		err := lock.EnsureHeld()
 		s.check(errors.Is(err, polylock.ErrLost) && strings.HasSuffix(err.Error(), ": "+step.Reason), step)
+	case step.Once != "":
+		job := polylock.Job{Every: ms(step.EveryMs), Retries: step.Retries, TTL: ms(step.TTLMs), Wait: step.wait()}
+		run, err := s.locks.Once(background, step.Job, job)
+		if kind(err) != step.Error {
+			s.Fatalf("%+v: %v", step, err)
+		}
+		if run == nil {
+			s.check(step.Attempt == 0, step)
+			return
+		}
+		s.check(run.Number == step.Attempt, step)
+		s.runs[step.Once], s.held[step.Once] = run, run.Lock
+	case step.Succeed != "":
+		err := s.runs[step.Succeed].Succeeded(background)
+		s.check(kind(err) == step.Error, step)
+	case step.Fail != "":
+		err := s.runs[step.Fail].Failed(background, step.Because)
+		s.check(kind(err) == step.Error, step)
+	case step.Tokens != "":
+		tokens := s.held[step.Tokens].FencingTokens
+		s.check(len(tokens) == len(step.Of), step)
+		for _, name := range step.Of {
+			s.check(tokens[name] != 0, step)
+		}
 	case step.Release != "":
 		s.held[step.Release].Release()
 	case step.Token != "":
@@ -174,7 +227,7 @@ func (s *scenario) run(step step) {
 		slots := s.slots[step.OtherSlot]
 		s.check(one != other && one >= 0 && one < slots && other >= 0 && other < slots, step)
 	case step.AfterLoss != "":
-		s.check(s.attempts[step.AfterLoss].at.After(s.lostAt[step.Of]), step)
+		s.check(s.attempts[step.AfterLoss].at.After(s.lostAt[step.Of[0]]), step)
 	case step.Break != "":
 		s.check(exec.Command(program(), "break", "-S", s.server.store, "--yes", step.Break).Run() == nil, step)
 	case step.Server == "start":

@@ -9,19 +9,19 @@ import tempfile
 import threading
 import time
 import unittest
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
-from polylock_client import Client, Held, Lock, Lost, NotAcquired, Refused, Unavailable
+from polylock_client import Attempt, Client, Held, Lock, Lost, NotAcquired, Refused, Unavailable
 from polylock_client._clock import ServerClock
 from test_client import Server
 
-ERRORS = {"not-acquired": NotAcquired, "refused": Refused, "unavailable": Unavailable}
+ERRORS = {"lost": Lost, "not-acquired": NotAcquired, "refused": Refused, "unavailable": Unavailable}
 
 with open(os.environ.get("POLYLOCK_VECTORS", "vectors.json"), encoding="utf-8") as file:
     VECTORS = json.load(file)
 
 
-class Attempt(threading.Thread):
+class Background(threading.Thread):
     """An acquisition in the background."""
 
     def __init__(self, lock: Lock) -> None:
@@ -57,7 +57,7 @@ class Scenario:
         self.case = case
         self.held: dict[str, Held] = {}
         self.slots: dict[str, int] = {}
-        self.attempts: dict[str, Attempt] = {}
+        self.attempts: dict[str, Background] = {}
         self.lost_at: dict[str, float] = {}
         with tempfile.TemporaryDirectory() as self.directory:
             self.server = Server(self.directory)
@@ -74,7 +74,9 @@ class Scenario:
 
     def lock_of(self, step: dict[str, Any], name: str) -> Lock:
         times = {key: step[f"{key}_ms"] / 1000 for key in ("ttl", "wait") if f"{key}_ms" in step}
-        texts = {key: step[key] for key in ("mode", "label") if key in step}
+        texts = {key: step[key] for key in ("mode", "label", "also") if key in step}
+        if step.get("campaign"):
+            return self.locks.campaign(step["lock"], **times, **texts)
         if "slots" in step:
             self.slots[name] = step["slots"]
             return self.locks.semaphore(step["lock"], step["slots"], **times, **texts)
@@ -88,8 +90,41 @@ class Scenario:
         else:
             self.held[name] = lock.acquire()
 
+    def once(self, step: dict[str, Any], name: str) -> None:
+        settings = {key: step[f"{key}_ms"] / 1000 for key in ("every", "ttl", "wait") if f"{key}_ms" in step}
+        begin = lambda: self.locks.once(step["job"], retries=step.get("retries", 0), **settings)  # noqa: E731
+        if "error" in step:
+            with self.case.assertRaises(ERRORS[step["error"]]):
+                begin()
+            return
+        attempt = begin()
+        self.case.assertEqual(0 if attempt is None else attempt.number, step["attempt"])
+        if attempt is not None:
+            self.held[name] = attempt
+
+    def succeed(self, step: dict[str, Any], name: str) -> None:
+        self.record(step, self.attempt(name).succeeded)
+
+    def fail(self, step: dict[str, Any], name: str) -> None:
+        self.record(step, lambda: self.attempt(name).failed(step["because"]))
+
+    def attempt(self, name: str) -> Attempt:
+        attempt = self.held[name]
+        assert isinstance(attempt, Attempt)
+        return attempt
+
+    def record(self, step: dict[str, Any], record: Callable[[], None]) -> None:
+        if "error" in step:
+            with self.case.assertRaises(ERRORS[step["error"]]):
+                record()
+        else:
+            record()
+
+    def tokens(self, step: dict[str, Any], name: str) -> None:
+        self.case.assertEqual(sorted(self.held[name].fencing_tokens), step["of"])
+
     def begin(self, step: dict[str, Any], name: str) -> None:
-        self.attempts[name] = Attempt(self.lock_of(step, name))
+        self.attempts[name] = Background(self.lock_of(step, name))
         self.attempts[name].start()
 
     def waits(self, _: dict[str, Any], name: str) -> None:

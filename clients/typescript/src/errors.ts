@@ -21,8 +21,9 @@ export class Lost extends PolylockError {
     lock: string,
     /** The reason, as one word. */
     readonly reason: string,
+    message = `lock ${lock} lost: ${reason}`,
   ) {
-    super(`lock ${lock} lost: ${reason}`);
+    super(message);
   }
 }
 
@@ -38,6 +39,7 @@ export function errorOf(problem: Problem): PolylockError {
   const word = (problem.type ?? "").split(":").at(-1);
   const text = problem.detail ?? problem.title ?? "the server has failed";
   if (word === "busy") return new NotAcquired(text);
-  if (word === "unavailable" || [502, 503, 504].includes(problem.status ?? 0)) return new Unavailable(text);
+  if (word === "lost") return new Lost("", "gone", text);
+  if (word === "unavailable" || [429, 502, 503, 504].includes(problem.status ?? 0)) return new Unavailable(text);
   return new Refused(text);
 }

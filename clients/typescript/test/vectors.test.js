@@ -13,7 +13,7 @@ import { Client, Lost, NotAcquired, Refused, ServerClock, Unavailable } from "po
 
 import { PROGRAM, startServer } from "./server.js";
 
-const ERRORS = { "not-acquired": NotAcquired, refused: Refused, unavailable: Unavailable };
+const ERRORS = { lost: Lost, "not-acquired": NotAcquired, refused: Refused, unavailable: Unavailable };
 const vectors = JSON.parse(readFileSync(process.env.POLYLOCK_VECTORS ?? "vectors.json", "utf8"));
 
 for (const { clock, until, lasts_ms, error } of vectors.deadlines) {
@@ -59,9 +59,34 @@ class Scenario {
     rmSync(this.directory, { recursive: true });
   }
 
-  attempt({ lock, ttl_ms: ttlMs, wait_ms: waitMs, mode, label, slots }, name) {
+  attempt({ lock, ttl_ms: ttlMs, wait_ms: waitMs, mode, label, slots, also, campaign }, name) {
     this.slots[name] = slots;
-    return this.locks.acquire(lock, { ttlMs, waitMs, mode, label, slots });
+    if (campaign) return this.locks.campaign(lock, { ttlMs, label });
+    return this.locks.acquire(lock, { ttlMs, waitMs, mode, label, slots, also });
+  }
+
+  async once({ job, every_ms: everyMs, ttl_ms: ttlMs, wait_ms: waitMs, retries, attempt, error }, name) {
+    const begin = this.locks.once(job, { everyMs, ttlMs, waitMs, retries });
+    if (error) return assert.rejects(begin, ERRORS[error]);
+    const begun = await begin;
+    assert.equal(begun?.number ?? 0, attempt);
+    if (begun) this.held_[name] = begun;
+  }
+
+  succeed(step, name) {
+    return this.record(step, this.held_[name].succeeded());
+  }
+
+  fail(step, name) {
+    return this.record(step, this.held_[name].failed(step.because));
+  }
+
+  record({ error }, recording) {
+    return error ? assert.rejects(recording, ERRORS[error]) : recording;
+  }
+
+  tokens({ of }, name) {
+    assert.deepEqual(Object.keys(this.held_[name].fencingTokens).sort(), of);
   }
 
   async acquire(step, name) {

@@ -1,8 +1,13 @@
 //! `serve`: the lock service in front of the store.
 
-use std::fs;
+use std::{
+    fmt, fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
-use polylock::{ConfigError, read_url};
+use polylock::{Clock, ConfigError, SystemClock, read_url};
 use polylock_server::{Access, Service, Tls};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpListener;
@@ -15,6 +20,9 @@ use crate::{
     signals::{self, Signals},
     store,
 };
+
+/// The time between two looks at the file of the callers.
+const LOOK: Duration = Duration::from_secs(2);
 
 /// Serves clients until a signal ends polylock.
 pub(crate) async fn serve(global: &Global, args: &Serve, output: &Output) -> Result<u8, Failure> {
@@ -45,6 +53,9 @@ pub(crate) async fn serve(global: &Global, args: &Serve, output: &Output) -> Res
     if let Some(tls) = tls {
         service = service.tls(tls);
     }
+    if let Some(file) = args.access.clone() {
+        tokio::spawn(follow(file, service.callers(), *output));
+    }
     allow_all_files();
     let listener = TcpListener::bind(args.listen).await.map_err(|error| {
         let hint = "; choose another port with --listen";
@@ -69,11 +80,37 @@ fn access(args: &Serve) -> Result<Access, Failure> {
             Access::open_to_all_machines()
         });
     };
-    let text = fs::read_to_string(file).map_err(|error| error.to_string());
-    let access = text.and_then(|text| Access::parse(&text).map_err(|error| error.to_string()));
-    access.map_err(|problem| {
-        ConfigError::new("--access", format!("can't use {}: {problem}", file.display())).into()
-    })
+    read(file).and_then(|text| parse(file, &text)).map_err(Into::into)
+}
+
+fn read(file: &Path) -> Result<String, ConfigError> {
+    fs::read_to_string(file).map_err(|error| unusable(file, &error))
+}
+
+fn parse(file: &Path, text: &str) -> Result<Access, ConfigError> {
+    Access::parse(text).map_err(|error| unusable(file, &error))
+}
+
+fn unusable(file: &Path, problem: &dyn fmt::Display) -> ConfigError {
+    ConfigError::new("--access", format!("can't use {}: {problem}", file.display()))
+}
+
+/// Reads the file again and again, and replaces the callers when it has changed. A file that can't be used changes nothing.
+async fn follow(file: PathBuf, callers: Arc<Access>, output: Output) {
+    // As the service has read it, or a later one: then they are replaced by the same.
+    let mut present = None;
+    loop {
+        SystemClock.sleep_until(SystemClock.now() + LOOK).await;
+        let found = read(&file);
+        if present.as_ref() == Some(&found) {
+            continue;
+        }
+        match found.clone().and_then(|text| parse(&file, &text)) {
+            Ok(access) => callers.replace(access),
+            Err(error) => output.warning(format!("{error}; the callers stay as they are")),
+        }
+        present = Some(found);
+    }
 }
 
 fn tls(args: &Serve) -> Result<Option<Tls>, Failure> {

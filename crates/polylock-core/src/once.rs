@@ -17,7 +17,7 @@ pub use self::{
     attempt::{Attempt, RunReport},
     last_run::{LastRun, RunOutcome},
 };
-use crate::{Error, Lock, Operation, OwnerId, Progress, Result, engine::StoreHandle};
+use crate::{Error, FencingToken, Lock, OwnerId, Progress, Result, engine::StoreHandle};
 
 /// The default period: a day.
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -205,7 +205,7 @@ impl Once {
         }
         let guard = self.lock.acquire().await?;
         let hold = guard.shared_hold().hold().clone();
-        let (last, now) = hold.retry_while_held(Operation::Record, || job.read()).await?;
+        let (last, now) = job.read_while_held(Some(&hold)).await?;
         let period = self.periods.at_time(now);
         let attempt = match decide(last.as_ref(), period, self.retries) {
             Decision::Run { attempt } => attempt,
@@ -227,9 +227,27 @@ impl Once {
             next_due: period.end,
         };
         guard.ensure_held()?;
-        job.write(&hold, &run, FIRST).await?;
+        job.write(Some(&hold), &run, FIRST).await?;
         guard.ensure_held()?;
-        Ok(OnceBegin::Due(Attempt { report: RunReport::new(job, run, hold), guard }))
+        Ok(OnceBegin::Due(Attempt { report: RunReport::new(job, run, Some(hold)), guard }))
+    }
+
+    /// Returns the report of the attempt with this `token`, for a process without its guard: another server of a lock service, for
+    /// example, to which the client of the attempt sends the outcome.
+    ///
+    /// The store refuses the outcome of an attempt after which another one has begun, although nothing here shows that the lock is
+    /// still held. A temporary failure of the store is not repeated. A repeated report does not change the first one.
+    ///
+    /// # Errors
+    /// [`Error::Lost`](crate::Error::Lost) if another attempt has begun, or the record is gone; the same as [`last_run`](Self::last_run).
+    ///
+    /// # Cancel safety
+    /// The future may be dropped at any point.
+    pub async fn report(&self, token: FencingToken) -> Result<RunReport> {
+        let job = Job::new(self.handle.clone(), &self.name)?;
+        let run = job.read().await?.0.filter(|run| run.token == token);
+        let run = run.ok_or_else(|| job.superseded())?;
+        Ok(RunReport::new(job, run, None))
     }
 
     /// Returns the last run of the job; `None` if the store has no record of one.

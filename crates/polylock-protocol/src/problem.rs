@@ -94,6 +94,7 @@ impl From<&Error> for Problem {
             Error::Unsupported { .. } => ("unsupported", "the store does not support this", 501),
             Error::InvalidName(_) => ("invalid-name", "the name of the lock is invalid", 422),
             Error::InvalidTtl { .. } => ("invalid-ttl", "the TTL is out of range", 422),
+            Error::Config(_) => ("invalid-setting", "a setting is invalid", 422),
             Error::ShutDown => ("unavailable", "the server shuts down", 503),
             Error::Unavailable(Unavailable { fault: Fault::Temporary, .. }) => {
                 ("unavailable", "the store is unavailable for the moment", 503)

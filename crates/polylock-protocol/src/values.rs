@@ -1,6 +1,8 @@
 //! The values that several bodies contain, from their texts.
 
-use polylock_core::{FencingToken, Label, LockName, Mode, OwnerId, RequestId, UnknownMode};
+use std::time::Duration;
+
+use polylock_core::{FencingToken, Label, LockName, Mode, OwnerId, RequestId, UnknownMode, duration};
 
 use crate::InvalidBody;
 
@@ -20,6 +22,22 @@ pub fn id_of(text: &str) -> Result<RequestId, InvalidBody> {
 /// [`InvalidBody`] for an unknown mode.
 pub fn mode_of(text: &str) -> Result<Mode, InvalidBody> {
     text.parse().map_err(|error: UnknownMode| InvalidBody::new("mode", error.to_string()))
+}
+
+/// Returns the mode with this name; exclusive without one.
+///
+/// # Errors
+/// [`InvalidBody`] for an unknown mode.
+pub fn mode_or_exclusive(text: Option<&str>) -> Result<Mode, InvalidBody> {
+    text.map_or(Ok(Mode::Exclusive), mode_of)
+}
+
+/// Returns the time in `field`, if it has one.
+///
+/// # Errors
+/// [`InvalidBody`] for another text than a [duration](duration::parse).
+pub fn time_of(field: &'static str, text: Option<&str>) -> Result<Option<Duration>, InvalidBody> {
+    text.map(|text| duration::parse(text).map_err(|problem| InvalidBody::new(field, problem))).transpose()
 }
 
 /// Returns the owner with this name.
@@ -42,7 +60,11 @@ pub(crate) fn name_of(text: &str) -> Result<LockName, InvalidBody> {
     LockName::from_store(text).map_err(|error| InvalidBody::new("name", error.to_string()))
 }
 
-pub(crate) fn token_of(token: u64) -> Result<FencingToken, InvalidBody> {
+/// Returns the fencing token with this number.
+///
+/// # Errors
+/// [`InvalidBody`] for zero, and for a number above that of any token.
+pub fn token_of(token: u64) -> Result<FencingToken, InvalidBody> {
     let token = i64::try_from(token).ok().and_then(FencingToken::new);
     token.ok_or_else(|| InvalidBody::new("token", "not a fencing token"))
 }

@@ -3,11 +3,11 @@
 use std::{
     collections::HashMap,
     num::{NonZeroU32, NonZeroUsize},
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
-use polylock_core::{ConfigError, Mode};
+use polylock_core::{ConfigError, Mode, sync::lock};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
@@ -57,7 +57,7 @@ const OPEN_REQUESTS: usize = 20_000;
 /// | `break` | to break locks, and `inspect` |
 #[derive(Debug)]
 pub struct Access {
-    callers: HashMap<Sha256Hash, Arc<Account>>,
+    callers: Mutex<HashMap<Sha256Hash, Arc<Account>>>,
     /// The account of all clients.
     anyone: Option<Arc<Account>>,
     /// True if the service is reached by addresses and the name `localhost` alone.
@@ -82,7 +82,9 @@ pub(crate) struct Account {
     pub(crate) name: String,
     pub(crate) rules: Vec<Rule>,
     pub(crate) requests: Arc<Semaphore>,
-    rate: Option<DefaultDirectRateLimiter>,
+    /// The number of its requests at the same time.
+    limit: usize,
+    rate: Option<Arc<DefaultDirectRateLimiter>>,
 }
 
 /// A right of a caller.
@@ -154,8 +156,8 @@ impl Access {
     pub fn open() -> Self {
         let rules = vec![Rule { prefix: String::new(), rights: vec![Right::Exclusive, Right::Break] }];
         let requests = Arc::new(Semaphore::new(OPEN_REQUESTS));
-        let anyone = Account { name: "anyone".to_owned(), rules, requests, rate: None };
-        Self { callers: HashMap::new(), anyone: Some(Arc::new(anyone)), is_local: true }
+        let anyone = Account { name: "anyone".to_owned(), rules, requests, limit: OPEN_REQUESTS, rate: None };
+        Self { callers: Mutex::default(), anyone: Some(Arc::new(anyone)), is_local: true }
     }
 
     /// Returns that of all clients of all machines, with all rights.
@@ -179,13 +181,13 @@ impl Access {
             if hashes.is_empty() {
                 return Err(problem("it has neither token_sha256 nor certificate_sha256"));
             }
+            let limit = requests.map_or(REQUESTS, NonZeroUsize::get).min(Semaphore::MAX_PERMITS);
             let account = Arc::new(Account {
                 name: name.clone(),
                 rules: allow,
-                requests: Arc::new(Semaphore::new(
-                    requests.map_or(REQUESTS, NonZeroUsize::get).min(Semaphore::MAX_PERMITS),
-                )),
-                rate: rate.map(|rate| RateLimiter::direct(Quota::per_second(rate))),
+                requests: Arc::new(Semaphore::new(limit)),
+                limit,
+                rate: rate.map(|rate| Arc::new(RateLimiter::direct(Quota::per_second(rate)))),
             });
             for text in hashes {
                 let hash =
@@ -195,7 +197,7 @@ impl Access {
                 }
             }
         }
-        Ok(Self { callers, anyone: None, is_local: false })
+        Ok(Self { callers: Mutex::new(callers), anyone: None, is_local: false })
     }
 
     /// Returns the account of a client with this token and this certificate; `None` if it has none.
@@ -203,11 +205,29 @@ impl Access {
         &self,
         token: Option<&str>,
         certificate: Option<Sha256Hash>,
-    ) -> Option<&Arc<Account>> {
+    ) -> Option<Arc<Account>> {
         // The time of the search depends on the hash alone, from which no token can be found.
         let token = token.map(|token| hash(token.as_bytes()));
-        let known = |hash: Option<Sha256Hash>| hash.and_then(|hash| self.callers.get(&hash));
-        self.anyone.as_ref().or_else(|| known(token)).or_else(|| known(certificate))
+        let callers = lock(&self.callers);
+        let known = |hash: Option<Sha256Hash>| hash.and_then(|hash| callers.get(&hash)).cloned();
+        self.anyone.clone().or_else(|| known(token)).or_else(|| known(certificate))
+    }
+
+    /// Replaces the callers of a file by those of another one. It applies to the requests from now on: a stream or a request that has begun
+    /// stays, and one of a caller that stays, by its name, is one of its requests.
+    pub fn replace(&self, with: Self) {
+        let mut present = lock(&self.callers);
+        let named: HashMap<_, _> = present.values().map(|account| (&*account.name, account)).collect();
+        let mut callers = with.callers.into_inner().unwrap_or_else(PoisonError::into_inner);
+        for account in callers.values_mut() {
+            if let Some(former) = named.get(&*account.name).filter(|former| former.limit == account.limit) {
+                let (name, rules) = (account.name.clone(), account.rules.clone());
+                let (requests, limit) = (former.requests.clone(), account.limit);
+                // Of a caller with a token and a certificate, too: the two have the same requests.
+                *account = Arc::new(Account { name, rules, requests, limit, rate: account.rate.clone() });
+            }
+        }
+        *present = callers;
     }
 }
 
@@ -287,6 +307,22 @@ mod tests {
         assert!(access.account(None, Some(hash)).is_some());
         assert!(access.account(Some("der"), None).is_some(), "a hash is a hash");
         assert!(access.account(None, Some([0; 32])).is_none());
+    }
+
+    #[test]
+    fn callers_are_replaced_and_keep_their_requests() {
+        let of = |text: &str, fields: &str| {
+            Access::parse(&file(&format!("{}\nallow = []\n{fields}", token(text)))).unwrap()
+        };
+        let access = of("old", "requests = 2");
+        let held = access.account(Some("old"), None).unwrap().requests.clone().try_acquire_owned().unwrap();
+        access.replace(of("new", "requests = 2"));
+        assert!(access.account(Some("old"), None).is_none(), "its token is not valid any more");
+        assert_eq!(access.account(Some("new"), None).unwrap().requests.available_permits(), 1);
+        drop(held);
+        assert_eq!(access.account(Some("new"), None).unwrap().requests.available_permits(), 2);
+        access.replace(of("new", "requests = 5"));
+        assert_eq!(access.account(Some("new"), None).unwrap().requests.available_permits(), 5);
     }
 
     #[test]

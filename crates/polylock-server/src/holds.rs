@@ -12,12 +12,12 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use polylock_core::{
-    Backend, ClaimOutcome, Clock, KeepAlive, LockName, LostReason, Mode, Moment, QueuePosition, Release,
-    Request, Result, SystemClock, deadline, duration,
+    Backend, ClaimOutcome, Clock, KeepAlive, LockName, LostReason, Moment, QueuePosition, Release, Request,
+    Result, SystemClock, deadline, duration,
 };
 use polylock_protocol::{
     InvalidBody, Problem,
-    values::{id_of, label_of, mode_of, owner_of},
+    values::{id_of, label_of, mode_or_exclusive, owner_of, time_of},
 };
 use serde::Deserialize;
 use serde_json::json;
@@ -66,10 +66,10 @@ fn request(
     caller: &Caller,
     id: &str,
     name: &str,
-    mode: Option<&String>,
+    mode: Option<&str>,
 ) -> Result<Request, Refused> {
     let name = LockName::new(name).map_err(|error| InvalidBody::new("name", error.to_string()))?;
-    let mode = mode.map_or(Ok(Mode::Exclusive), |mode| mode_of(mode))?;
+    let mode = mode_or_exclusive(mode)?;
     caller.ensure(Right::to_hold(mode), name.as_str())?;
     let ttl = service.locks.options().ttl;
     let mut request = Request::new(name, mode, ttl);
@@ -87,9 +87,9 @@ pub(crate) async fn put(
     headers: HeaderMap,
     Body(hold): Body<Hold>,
 ) -> Result<Response, Refused> {
-    let mut request = request(&service, &caller, &id, &hold.name, hold.mode.as_ref())?;
-    if let Some(ttl) = &hold.ttl {
-        request.ttl = duration::parse(ttl).map_err(|problem| InvalidBody::new("ttl", problem))?;
+    let mut request = request(&service, &caller, &id, &hold.name, hold.mode.as_deref())?;
+    if let Some(ttl) = time_of("ttl", hold.ttl.as_deref())? {
+        request.ttl = ttl;
     }
     let capabilities = service.store.backend.capabilities();
     if !capabilities.ttl.contains(&request.ttl) {
@@ -197,7 +197,7 @@ pub(crate) async fn delete(
     Path(id): Path<String>,
     Query(held): Query<Held>,
 ) -> Result<Response, Refused> {
-    let request = request(&service, &caller, &id, &held.name, held.mode.as_ref())?;
+    let request = request(&service, &caller, &id, &held.name, held.mode.as_deref())?;
     let release = service.release(request).await?;
     let had_entry = matches!(release, Release::Released);
     Ok(Json(json!({ "released": had_entry })).into_response())
@@ -208,7 +208,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
     use async_trait::async_trait;
-    use polylock_core::{Capabilities, FencingToken, Grant, Wake, memory};
+    use polylock_core::{Capabilities, FencingToken, Grant, Mode, Wake, memory};
 
     use super::*;
     use crate::Service;

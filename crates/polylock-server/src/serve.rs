@@ -34,7 +34,7 @@ use crate::{
     caller::{self, admit, refuse_pages},
     console,
     events::events,
-    holds, operations,
+    health, holds, jobs, operations,
     service::{Inner, Service},
     status, streams,
     tls::Tls,
@@ -60,8 +60,8 @@ pub(crate) fn routes(service: &Service) -> Router {
         .route(paths::ALERTS, get(alerts))
         .route_layer(middleware::from_fn_with_state(access.clone(), admit));
     Router::new()
-        .route("/healthz", get(status::healthy))
-        .route("/readyz", get(status::ready))
+        .route("/healthz", get(health::healthy))
+        .route("/readyz", get(health::ready))
         .route("/v1/openapi.json", get(openapi))
         .merge(console::routes())
         .merge(of_callers)
@@ -74,7 +74,7 @@ pub(crate) fn routes(service: &Service) -> Router {
 }
 
 /// Returns the paths for programs in any language. `openapi.json` describes them.
-pub(crate) fn api() -> [(&'static str, MethodRouter<Arc<Inner>>); 6] {
+pub(crate) fn api() -> [(&'static str, MethodRouter<Arc<Inner>>); 8] {
     [
         ("/v1/caller", get(caller::describe)),
         ("/v1/events", get(events)),
@@ -82,6 +82,8 @@ pub(crate) fn api() -> [(&'static str, MethodRouter<Arc<Inner>>); 6] {
         ("/v1/locks/{name}", get(status::inspect).post(streams::acquire)),
         ("/v1/locks/{name}/break", post(status::break_lock)),
         ("/v1/holds/{id}", put(holds::put).delete(holds::delete)),
+        ("/v1/jobs/{name}", get(jobs::last_run).post(jobs::begin)),
+        ("/v1/jobs/{name}/outcome", post(jobs::record)),
     ]
 }
 
@@ -197,12 +199,13 @@ async fn serve_one(
     #[cfg(target_os = "linux")]
     rustix::net::sockopt::set_tcp_user_timeout(&stream, GONE.as_millis().try_into().unwrap_or(u32::MAX)).ok();
     let Some(tls) = tls else {
-        return serve_http(stream, Peer(None), routes, watcher).await;
+        // Of its own size: one with TLS is larger.
+        return Box::pin(serve_http(stream, Peer(None), routes, watcher)).await;
     };
     match SystemClock.before(SystemClock.now() + HEADER, tls.accept(stream)).await {
         Some(accepted) => {
             let (stream, peer) = accepted?;
-            serve_http(stream, peer, routes, watcher).await
+            Box::pin(serve_http(stream, peer, routes, watcher)).await
         }
         None => Err("no handshake in time".into()),
     }

@@ -88,6 +88,9 @@ fn operations() -> Vec<(Method, String, Option<Value>)> {
         (Method::POST, "/v1/locks/b%2F1/break".to_owned(), Some(json!({ "reason": "r" }))),
         (Method::PUT, format!("/v1/holds/{id}"), Some(json!({ "name": "b/1" }))),
         (Method::DELETE, format!("/v1/holds/{id}?name=b%2F1"), None),
+        (Method::GET, "/v1/jobs/b%2F1".to_owned(), None),
+        (Method::POST, "/v1/jobs/b%2F1".to_owned(), Some(json!({ "wait": "0s" }))),
+        post("/v1/jobs/b%2F1/outcome", json!({ "fencing_token": 1, "outcome": "succeeded" })),
     ]
 }
 
@@ -185,6 +188,110 @@ async fn a_stream_is_one_of_the_requests_of_its_caller_until_its_end() {
     assert_eq!(other.status(), StatusCode::OK);
     drop(stream);
     assert_eq!(send(&routes, look()).await.status(), StatusCode::OK);
+}
+
+/// Returns the next event of a stream.
+async fn event_of(stream: &mut axum::body::BodyDataStream) -> Value {
+    serde_json::from_slice(&stream.next().await.unwrap().unwrap()).unwrap()
+}
+
+#[tokio::test]
+async fn a_stream_of_several_locks_holds_all_of_them() {
+    let routes = restricted(&[
+        ("all", r#"allow = [{ prefix = "", rights = ["exclusive"] }]"#),
+        ("b", r#"allow = [{ prefix = "b", rights = ["exclusive"] }]"#),
+    ]);
+    let acquire = async |caller: &str, name: &str, body: Value| {
+        send(&routes, request(Method::POST, &format!("/v1/locks/{name}"), Some(caller), Some(&body))).await
+    };
+    let refused = acquire("b", "b", json!({ "also": ["a"] })).await;
+    assert_eq!(refused.status(), StatusCode::FORBIDDEN, "each lock needs the right");
+    let mut several =
+        acquire("all", "b", json!({ "also": ["a", "c", "a"] })).await.into_body().into_data_stream();
+    let granted = event_of(&mut several).await;
+    let tokens = granted["fencing_tokens"].as_object().unwrap();
+    assert_eq!(tokens.keys().collect::<Vec<_>>(), ["a", "b", "c"]);
+    assert_eq!(granted["fencing_token"], tokens["b"]);
+    for name in ["a", "b", "c"] {
+        let tried = acquire("all", name, json!({ "wait": "0s" })).await;
+        assert_eq!(tried.status(), StatusCode::CONFLICT, "{name}");
+    }
+    for (body, problem) in [
+        (json!({ "also": vec!["n"; 64] }), "also"),
+        (json!({ "also": ["a"], "slots": 2 }), "also"),
+        (json!({ "mode": "PR", "slots": 2 }), "mode"),
+        (json!({ "also": [""] }), "name"),
+    ] {
+        let refused = acquire("all", "d", body).await;
+        assert_eq!(refused.status(), StatusCode::UNPROCESSABLE_ENTITY);
+        assert!(json_of(refused).await["detail"].as_str().unwrap().contains(problem), "{problem}");
+    }
+    drop(several);
+    let mut free = acquire("all", "c", json!({ "wait": "10s" })).await.into_body().into_data_stream();
+    loop {
+        match event_of(&mut free).await["event"].as_str().unwrap() {
+            "queued" => {}
+            event => break assert_eq!(event, "granted"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_loss_of_one_of_several_locks_is_the_loss_of_all() {
+    let routes = open();
+    let acquire = async |name: &str, body: Value| {
+        send(&routes, request(Method::POST, &format!("/v1/locks/{name}"), None, Some(&body))).await
+    };
+    let mut several = acquire("b", json!({ "also": ["a"] })).await.into_body().into_data_stream();
+    assert_eq!(event_of(&mut several).await["event"], "granted");
+    let broken = json!({ "force": true, "reason": "r" });
+    send(&routes, request(Method::POST, "/v1/locks/a/break", None, Some(&broken))).await;
+    let lost = loop {
+        let event = event_of(&mut several).await;
+        if event["event"] != "renewed" {
+            break event;
+        }
+    };
+    assert_eq!((&lost["event"], &lost["lock"]), (&json!("lost"), &json!("a")));
+    assert_eq!(acquire("b", json!({ "wait": "0s" })).await.status(), StatusCode::CONFLICT);
+    drop(several);
+}
+
+#[tokio::test]
+async fn a_job_runs_once_in_its_period() {
+    let routes = open();
+    let begin = async |body: Value| {
+        let response = send(&routes, request(Method::POST, "/v1/jobs/nightly", None, Some(&body))).await;
+        assert_eq!(response.status(), StatusCode::OK);
+        let mut stream = response.into_body().into_data_stream();
+        (event_of(&mut stream).await, stream)
+    };
+    let record = async |body: Value| {
+        send(&routes, request(Method::POST, "/v1/jobs/nightly/outcome", None, Some(&body))).await.status()
+    };
+    let last =
+        async || json_of(send(&routes, request(Method::GET, "/v1/jobs/nightly", None, None)).await).await;
+    let yearly = json!({ "every": "365d", "label": "l", "retries": 1 });
+    assert_eq!(last().await, json!({ "last_run": null }));
+    let (first, stream) = begin(yearly.clone()).await;
+    assert_eq!((&first["event"], &first["attempt"]), (&json!("granted"), &json!(1)));
+    let failed = json!({ "fencing_token": first["fencing_token"], "outcome": "failed", "reason": "no disk" });
+    assert_eq!(record(failed.clone()).await, StatusCode::NO_CONTENT);
+    drop(stream);
+    let (second, stream) = begin(yearly.clone()).await;
+    assert_eq!((&second["event"], &second["attempt"]), (&json!("granted"), &json!(2)));
+    assert_eq!(record(failed).await, StatusCode::GONE, "another attempt has begun");
+    let done = json!({ "fencing_token": second["fencing_token"], "outcome": "succeeded" });
+    assert_eq!(record(done).await, StatusCode::NO_CONTENT);
+    drop(stream);
+    let (skipped, mut stream) = begin(yearly).await;
+    assert_eq!((&skipped["event"], &skipped["last_run"]["attempt"]), (&json!("skipped"), &json!(2)));
+    assert!(stream.next().await.is_none(), "the stream has ended");
+    let run = &last().await["last_run"];
+    assert_eq!((&run["outcome"], &run["label"]), (&json!("succeeded"), &json!("l")));
+    let invalid = json!({ "every": "1ms" });
+    let refused = send(&routes, request(Method::POST, "/v1/jobs/n", None, Some(&invalid))).await;
+    assert_eq!(refused.status(), StatusCode::UNPROCESSABLE_ENTITY);
 }
 
 #[tokio::test]

@@ -8,7 +8,9 @@ use polylock_core::{
 use polylock_protocol::StoreBody;
 use tokio::sync::broadcast;
 
-use crate::{access::Access, clock::ServerClock, tls::Tls, turns::Turns, waiters::Waiters};
+use crate::{
+    access::Access, clock::ServerClock, health::Readiness, tls::Tls, turns::Turns, waiters::Waiters,
+};
 
 /// The number of names of broken locks that a slow reader may be behind.
 const ALERTS: usize = 1024;
@@ -30,6 +32,7 @@ pub(crate) struct Inner {
     pub(crate) turns: Turns,
     pub(crate) waiters: Waiters,
     pub(crate) alerts: broadcast::Sender<LockName>,
+    pub(crate) readiness: Readiness,
 }
 
 impl Service {
@@ -68,8 +71,15 @@ impl Service {
             locks = locks.metrics(metrics);
         }
         let locks = locks.build();
-        let (turns, waiters) = (Turns::default(), Waiters::default());
-        let inner = Arc::new(Inner { store, locks, clock: ServerClock::new(), turns, waiters, alerts });
+        let inner = Arc::new(Inner {
+            store,
+            locks,
+            clock: ServerClock::new(),
+            turns: Turns::default(),
+            waiters: Waiters::default(),
+            alerts,
+            readiness: Readiness::default(),
+        });
         Ok(Self { inner, access: Arc::new(Access::open()), tls: None })
     }
 
@@ -77,6 +87,12 @@ impl Service {
     #[must_use]
     pub fn access(self, access: Access) -> Self {
         Self { access: Arc::new(access), ..self }
+    }
+
+    /// Returns the callers, to [replace](Access::replace) them while the service runs.
+    #[must_use]
+    pub fn callers(&self) -> Arc<Access> {
+        self.access.clone()
     }
 
     /// Encrypts the connections.

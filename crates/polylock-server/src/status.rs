@@ -6,8 +6,7 @@ use axum::{
     Json,
     extract::{Path, Query, State},
 };
-use polylock_core::{Clock, Entry, Error, LockStatus, SystemClock};
-use polylock_protocol::Problem;
+use polylock_core::{Entry, LockStatus};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -16,9 +15,6 @@ use crate::{
     caller::Caller,
     service::Inner,
 };
-
-/// The time within which a store must reply.
-const READY: Duration = Duration::from_secs(2);
 
 /// The names to list.
 #[derive(Debug, Deserialize)]
@@ -104,23 +100,6 @@ pub(crate) async fn inspect(
 ) -> Result<Json<LockObject>, Refused> {
     caller.ensure(Right::Inspect, &name)?;
     Ok(Json((&service.locks.inspect(&name).await?).into()))
-}
-
-/// Replies as long as the server runs.
-pub(crate) async fn healthy() -> &'static str {
-    "ok\n"
-}
-
-/// Replies if the store does, within two seconds.
-pub(crate) async fn ready(State(service): State<Arc<Inner>>) -> Result<&'static str, Refused> {
-    let inspecting = service.locks.inspect("polylock");
-    match SystemClock.before(SystemClock.now() + READY, inspecting).await {
-        Some(Ok(_) | Err(Error::Unsupported { .. })) => Ok("ok\n"),
-        Some(Err(error)) => Err(error.into()),
-        None => {
-            Err(Refused(Problem::new("unavailable", "the store does not reply", 503, "no reply within 2 s")))
-        }
-    }
 }
 
 /// Breaks a lock, and returns the holders that have the notice, or have lost the lock by force.

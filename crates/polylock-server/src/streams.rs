@@ -5,9 +5,9 @@
 //! | event | fields |
 //! |---|---|
 //! | `queued` | `position`, counted from 1 with the holders as the first ones, if the store counts them |
-//! | `granted` | `fencing_token`, `until`; `slot` of a semaphore, from 0 |
+//! | `granted` | `fencing_token`, `until`; `slot` of a semaphore, from 0; of several locks `fencing_tokens`, by name |
 //! | `renewed` | `until` |
-//! | `lost` | `reason`, as one word; `notice` of a break |
+//! | `lost` | `lock`; `reason`, as one word; `notice` of a break |
 //! | `failed` | `problem`: the lock was not acquired |
 //!
 //! The server renews the lock. It releases the lock when the client closes the stream.
@@ -29,15 +29,14 @@ use axum::{
 use futures_util::stream;
 use http::HeaderMap;
 use polylock_core::{
-    Clock, Guard, GuardEvent, GuardEvents, LostReason, Mode, Progress, Result, SlotGuard, SystemClock,
-    duration,
+    Clock, Guard, LostReason, Mode, Moment, MultiGuard, Progress, Result, SlotGuard, SystemClock,
 };
 use polylock_protocol::{
     InvalidBody, Problem,
-    values::{mode_of, owner_of},
+    values::{mode_or_exclusive, owner_of, time_of},
 };
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::{
     access::Right,
@@ -52,6 +51,9 @@ const BEGIN: Duration = Duration::from_millis(100);
 /// The time between two looks at the position in the queue.
 const LOOK: Duration = Duration::from_millis(500);
 
+/// The greatest number of further locks of one stream.
+const FURTHER_LOCKS: usize = 63;
+
 /// The body of an acquisition. Times are texts, as `30s`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -60,29 +62,69 @@ pub(crate) struct AcquireOptions {
     ttl: Option<String>,
     wait: Option<String>,
     slots: Option<u32>,
+    also: Vec<String>,
     owner: Option<String>,
     label: Option<String>,
 }
 
-fn time(field: &'static str, text: Option<&String>) -> Result<Option<Duration>, InvalidBody> {
-    text.map(|text| duration::parse(text)).transpose().map_err(|problem| InvalidBody::new(field, problem))
+/// The end of an acquisition.
+pub(crate) enum Acquired {
+    /// The locks, and the fields of the event `granted`.
+    Held { guard: MultiGuard, granted: Map<String, Value> },
+    /// The line instead of it.
+    Not(Value),
+}
+
+pub(crate) type Acquisition = Pin<Box<dyn Future<Output = Result<Acquired>> + Send>>;
+
+impl Acquired {
+    /// One lock, or the slot of a semaphore.
+    pub(crate) fn one(guard: Guard) -> Self {
+        let mut granted = Map::new();
+        granted.insert("fencing_token".to_owned(), guard.fencing_token().get().into());
+        if let Some((_, slot)) = guard.name().slot() {
+            granted.insert("slot".to_owned(), slot.into());
+        }
+        Self::Held { guard: guard.into(), granted }
+    }
+
+    /// Several locks, of which `name` is the one that the request names first.
+    fn several(name: &str, guard: MultiGuard) -> Self {
+        let tokens = guard.fencing_tokens().map(|(name, token)| (name.to_string(), token.get().into()));
+        let tokens: Map<String, Value> = tokens.collect();
+        let mut granted = Map::new();
+        granted.insert("fencing_token".to_owned(), tokens.get(name).cloned().unwrap_or_default());
+        granted.insert("fencing_tokens".to_owned(), tokens.into());
+        Self::Held { guard, granted }
+    }
+
+    /// Adds a field to the event `granted`.
+    pub(crate) fn with(mut self, field: &str, value: impl Into<Value>) -> Self {
+        if let Self::Held { granted, .. } = &mut self {
+            granted.insert(field.to_owned(), value.into());
+        }
+        self
+    }
 }
 
 impl AcquireOptions {
     fn mode(&self) -> Result<Mode, InvalidBody> {
-        self.mode.as_ref().map_or(Ok(Mode::Exclusive), |mode| mode_of(mode))
+        mode_or_exclusive(self.mode.as_deref())
     }
 
     /// Returns the acquisition with these settings, and true if the request is not to wait.
     fn acquisition(
-        &self,
+        self,
         service: &Inner,
-        name: &str,
+        name: String,
         progress: &Progress,
     ) -> Result<(Acquisition, bool), InvalidBody> {
-        let (ttl, wait) = (time("ttl", self.ttl.as_ref())?, time("wait", self.wait.as_ref())?);
-        let owner = self.owner.as_deref().map(owner_of).transpose()?;
-        // A lock and a semaphore have the same settings.
+        let (ttl, wait) = (time_of("ttl", self.ttl.as_deref())?, time_of("wait", self.wait.as_deref())?);
+        let (mode, owner) = (self.mode()?, self.owner.as_deref().map(owner_of).transpose()?);
+        if self.also.len() > FURTHER_LOCKS {
+            return Err(InvalidBody::new("also", format!("at most {FURTHER_LOCKS} further locks")));
+        }
+        // All have the same settings.
         macro_rules! configured {
             ($lock:expr) => {{
                 let mut lock = $lock.progress(progress);
@@ -101,19 +143,33 @@ impl AcquireOptions {
                 lock
             }};
         }
-        let acquisition: Acquisition = match (self.slots, self.mode()?) {
-            (None, mode) => Box::pin(configured!(service.locks.lock(name).mode(mode)).acquire()),
-            (Some(slots), Mode::Exclusive) => {
-                let semaphore = configured!(service.locks.semaphore(name, slots));
-                Box::pin(async move { semaphore.acquire().await.map(SlotGuard::into_guard) })
+        let locks = &service.locks;
+        let acquisition: Acquisition = match self.slots {
+            None if self.also.is_empty() => {
+                let lock = configured!(locks.lock(&name).mode(mode));
+                Box::pin(async move { Ok(Acquired::one(lock.acquire().await?)) })
             }
-            (Some(_), _) => return Err(InvalidBody::new("mode", "a slot of a semaphore is exclusive")),
+            None => {
+                let names = self.also.iter().chain([&name]);
+                let locks = configured!(locks.lock_many(names).mode(mode));
+                Box::pin(async move { Ok(Acquired::several(&name, locks.acquire().await?)) })
+            }
+            Some(_) if mode != Mode::Exclusive => {
+                return Err(InvalidBody::new("mode", "a slot of a semaphore is exclusive"));
+            }
+            Some(_) if !self.also.is_empty() => {
+                return Err(InvalidBody::new("also", "a slot of a semaphore is acquired by itself"));
+            }
+            Some(slots) => {
+                let semaphore = configured!(locks.semaphore(name, slots));
+                Box::pin(
+                    async move { Ok(Acquired::one(semaphore.acquire().await.map(SlotGuard::into_guard)?)) },
+                )
+            }
         };
         Ok((acquisition, wait.is_some_and(|wait| wait.is_zero())))
     }
 }
-
-type Acquisition = Pin<Box<dyn Future<Output = Result<Guard>> + Send>>;
 
 /// The state of a stream.
 enum Stage {
@@ -122,17 +178,18 @@ enum Stage {
         progress: Progress,
         position: Option<Option<u32>>,
     },
-    Acquired(Guard),
+    Acquired(Acquired),
     Held {
-        guard: Guard,
-        events: GuardEvents,
+        guard: MultiGuard,
+        /// The deadline that the client knows.
+        until: Moment,
     },
     /// The guard excludes others until the client closes the stream, or the lease ends.
-    Lost(#[expect(dead_code, reason = "it releases the lock when it is dropped")] Guard),
+    Lost(#[expect(dead_code, reason = "it releases the locks when it is dropped")] MultiGuard),
     Ended,
 }
 
-/// Acquires a lock, and holds it as long as the client reads the reply.
+/// Acquires a lock, or several, and holds them as long as the client reads the reply.
 pub(crate) async fn acquire(
     State(service): State<Arc<Inner>>,
     caller: Caller,
@@ -140,9 +197,24 @@ pub(crate) async fn acquire(
     headers: HeaderMap,
     OptionalBody(options): OptionalBody<AcquireOptions>,
 ) -> Result<Response, Refused> {
-    caller.ensure(Right::to_hold(options.mode()?), &name)?;
+    let right = Right::to_hold(options.mode()?);
+    for name in options.also.iter().chain([&name]) {
+        caller.ensure(right, name)?;
+    }
     let progress = Progress::default();
-    let (mut acquisition, is_try) = options.acquisition(&service, &name, &progress)?;
+    let (acquisition, is_try) = options.acquisition(&service, name, &progress)?;
+    open(service, caller, &headers, acquisition, progress, is_try).await
+}
+
+/// Returns the stream of an acquisition: its failure within a moment, or at any time if it is a try, is the status of the reply.
+pub(crate) async fn open(
+    service: Arc<Inner>,
+    caller: Caller,
+    headers: &HeaderMap,
+    mut acquisition: Acquisition,
+    progress: Progress,
+    is_try: bool,
+) -> Result<Response, Refused> {
     let begun = if is_try {
         Some(acquisition.as_mut().await)
     } else {
@@ -157,7 +229,7 @@ pub(crate) async fn acquire(
         let (service, _caller) = (service.clone(), caller.clone());
         async move { next(&service, stage).await }
     });
-    Ok(lines::reply(&headers, lines))
+    Ok(lines::reply(headers, lines))
 }
 
 /// Returns the next line of a stream, and its state after it; `None` at its end.
@@ -168,7 +240,7 @@ async fn next(service: &Inner, stage: Stage) -> Option<(Option<Value>, Stage)> {
             let look = (SystemClock.now() + LOOK).min(heartbeat);
             if let Some(acquired) = SystemClock.before(look, acquisition.as_mut()).await {
                 return Some(match acquired {
-                    Ok(guard) => granted(service, guard),
+                    Ok(acquired) => begin(service, acquired),
                     Err(error) => {
                         let line = json!({ "event": "failed", "problem": Problem::from(&error) });
                         (Some(line), Stage::Ended)
@@ -187,28 +259,43 @@ async fn next(service: &Inner, stage: Stage) -> Option<(Option<Value>, Stage)> {
                 return Some((None, Stage::Waiting { acquisition, progress, position }));
             }
         },
-        Stage::Acquired(guard) => Some(granted(service, guard)),
-        Stage::Held { guard, mut events } => loop {
-            let Some(event) = SystemClock.before(heartbeat, events.next()).await else {
-                return Some((None, Stage::Held { guard, events }));
-            };
-            match event {
-                Some(GuardEvent::Renewed { deadline, .. }) => {
-                    let line = json!({ "event": "renewed", "until": service.clock.at(deadline) });
-                    return Some((Some(line), Stage::Held { guard, events }));
+        Stage::Acquired(acquired) => Some(begin(service, acquired)),
+        Stage::Held { guard, until } => {
+            // A renewal before the deadline is read is not missed.
+            let renewed = guard.renewed();
+            let deadline = guard.deadline();
+            let renewed = async move { if deadline == until { renewed.await } else { Some(deadline) } };
+            let change = async {
+                tokio::select! {
+                    biased;
+                    lost = guard.lost() => Err(lost),
+                    renewed = renewed => Ok(renewed),
                 }
-                Some(GuardEvent::Lost(reason)) => {
-                    let mut line = json!({ "event": "lost", "reason": reason.kind() });
+            };
+            let Some(change) = SystemClock.before(heartbeat, change).await else {
+                return Some((None, Stage::Held { guard, until }));
+            };
+            match change {
+                Ok(Some(until)) => {
+                    let line = json!({ "event": "renewed", "until": service.clock.at(until) });
+                    Some((Some(line), Stage::Held { guard, until }))
+                }
+                Ok(None) => None,
+                Err((lock, reason)) => {
+                    let mut line = json!({ "event": "lost", "lock": lock.as_str(), "reason": reason.kind() });
                     if let LostReason::Broken(notice) = &reason {
                         line["notice"] = notice.to_string().into();
                     }
-                    let is_kept = matches!(reason, LostReason::Broken(_) | LostReason::MaxHold);
-                    return Some((Some(line), if is_kept { Stage::Lost(guard) } else { Stage::Ended }));
+                    // Of several locks, those that are not lost exclude others, too.
+                    let is_kept = match reason {
+                        LostReason::Broken(_) | LostReason::MaxHold => true,
+                        LostReason::ShutDown => false,
+                        _ => guard.guards().len() > 1,
+                    };
+                    Some((Some(line), if is_kept { Stage::Lost(guard) } else { Stage::Ended }))
                 }
-                Some(_) => {}
-                None => return None,
             }
-        },
+        }
         // The client closes the stream when it has ended its work; until then nobody else has the lock, at most for the lease.
         stage @ Stage::Lost(_) => {
             SystemClock.sleep_until(heartbeat).await;
@@ -218,15 +305,15 @@ async fn next(service: &Inner, stage: Stage) -> Option<(Option<Value>, Stage)> {
     }
 }
 
-fn granted(service: &Inner, guard: Guard) -> (Option<Value>, Stage) {
-    let mut line = json!({
-        "event": "granted",
-        "fencing_token": guard.fencing_token().get(),
-        "until": service.clock.at(guard.deadline()),
-    });
-    if let Some((_, slot)) = guard.name().slot() {
-        line["slot"] = slot.into();
+/// Returns the line of an acquisition that has ended, and the state after it.
+fn begin(service: &Inner, acquired: Acquired) -> (Option<Value>, Stage) {
+    match acquired {
+        Acquired::Held { guard, mut granted } => {
+            let until = guard.deadline();
+            granted.insert("event".to_owned(), "granted".into());
+            granted.insert("until".to_owned(), json!(service.clock.at(until)));
+            (Some(granted.into()), Stage::Held { guard, until })
+        }
+        Acquired::Not(line) => (Some(line), Stage::Ended),
     }
-    let events = guard.events();
-    (Some(line), Stage::Held { guard, events })
 }

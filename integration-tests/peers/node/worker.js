@@ -1,19 +1,18 @@
-// Clients of redlock on ioredis in a run of `chaos` or of `comparison`: see ../README.md.
+// Clients of redlock on ioredis, or of the lock service, in a run of `chaos` or of `comparison`: see ../README.md.
 "use strict";
 
 const fs = require("node:fs");
 const readline = require("node:readline");
 const { setTimeout: sleep } = require("node:timers/promises");
-const Redis = require("ioredis");
-const Redlock = require("redlock");
 
 const BUSY = ["orders", "jobs", "cron"];
 const RARE = ["rare/1", "rare/2", "rare/3", "rare/4"];
 const LONG = ["leader", "backup"];
 const CROWDED = "crowded";
+const MANY = 32;
 const OFFSET = BigInt(process.env.BOOTTIME_OFFSET);
 
-const [, , , scenario, url, name, directory, seed, clients, short, long] = process.argv;
+const [, , peer, scenario, url, name, directory, seed, clients, short, long, , dense] = process.argv;
 const lease = Number(short);
 const now = () => process.hrtime.bigint() + OFFSET;
 const open = (kind) => fs.openSync(`${directory}/${name}.${kind}`, "wx");
@@ -21,7 +20,7 @@ const [sections, stalls] = [open("sections"), open("stalls")];
 const waiting = new Set();
 let stops = false;
 let active = 0;
-let redlock;
+let library;
 
 /** Returns a generator of numbers from 0 to 1 (mulberry32). */
 function random(state) {
@@ -33,10 +32,36 @@ function random(state) {
   };
 }
 
+const libraries = {
+  /** redlock on ioredis. It reports no loss, but the time of day until which the lock is valid. */
+  "node-redlock"(servers) {
+    const Redis = require("ioredis");
+    const Redlock = require("redlock");
+    const clients = servers.map((server) => new Redis(`redis://${server}`));
+    clients.forEach((client) => client.on("error", () => {}));
+    const redlock = new Redlock(clients);
+    redlock.on("clientError", () => {});
+    return async (lock) => {
+      const held = await redlock.lock(lock, lease);
+      return { remainingMs: () => held.expiration - Date.now(), release: () => held.unlock() };
+    };
+  },
+
+  /** The client of the lock service, in a build of it. */
+  async "polylock-typescript"(servers) {
+    const { Client } = await import(process.env.POLYLOCK_CLIENT);
+    const client = new Client(servers.map((server) => `http://${server}`));
+    return async (lock) => {
+      const held = await client.acquire(lock, { ttlMs: lease });
+      return { remainingMs: () => held.remainingMs, lost: held.lost, release: () => held.release() };
+    };
+  },
+};
+
 /** Acquires the lock. An acquisition that gives up is started again. */
 async function acquire(lock) {
   let held;
-  while (!held) held = await redlock.lock(lock, lease).catch(() => sleep(50));
+  while (!held) held = await library(lock).catch(() => sleep(50));
   return held;
 }
 
@@ -47,14 +72,26 @@ async function hold(client, lock, lasts) {
   const held = await acquire(lock);
   const acquired = now();
   waiting.delete(entry);
-  // The library reports the time of day until which the lock is valid.
-  const deadline = acquired + BigInt(held.expiration - Date.now()) * 1_000_000n;
+  let deadline = acquired;
+  let lostAt;
+  const look = () => {
+    const at = now();
+    const left = held.remainingMs();
+    if (left > 0 || deadline === acquired) deadline = at + BigInt(Math.floor(left * 1e6));
+  };
+  look();
+  held.lost?.addEventListener("abort", () => (lostAt = now()));
   const section = (state, released) =>
-    fs.writeSync(sections, `v1 ${state} ${lock} ${client} exclusive ${invoked} - ${acquired} - ${deadline} ${released} - -\n`);
+    fs.writeSync(sections, `v1 ${state} ${lock} ${client} exclusive ${invoked} - ${acquired} - ${deadline} ${released} ${lostAt ?? "-"} -\n`);
   section("open", "-");
-  await sleep(lasts);
-  section("over", now());
-  await held.unlock().catch(() => {});
+  const end = acquired + BigInt(Math.floor(lasts * 1e6));
+  // A renewal moves the deadline.
+  for (let left = lasts; left > 0 && lostAt === undefined; left = Number(end - now()) / 1e6) {
+    await sleep(Math.min(left, 20));
+    look();
+  }
+  section("over", lostAt === undefined ? now() : "-");
+  await held.release().catch(() => {});
 }
 
 /** A process of `comparison`: it does what the lines of its input say. */
@@ -68,7 +105,7 @@ const measured = {
     console.log(`held ${lock} ${invoked} ${now()}`);
     await dropped;
     const begin = now();
-    await held.unlock().catch(() => {});
+    await held.release().catch(() => {});
     console.log(`dropped ${lock} ${begin} ${now()}`);
   },
 
@@ -84,7 +121,7 @@ const measured = {
         const invoked = now();
         const held = await acquire(lock);
         const acquired = now();
-        await held.unlock().catch(() => {});
+        await held.release().catch(() => {});
         found.push(`pair ${client} ${invoked} ${acquired} ${now()}`);
       }
       return found;
@@ -94,7 +131,7 @@ const measured = {
   },
 
   async sweep(count) {
-    for (let number = 0; number < Number(count); number++) await (await acquire(`sweep/${number}`)).unlock().catch(() => {});
+    for (let number = 0; number < Number(count); number++) await (await acquire(`sweep/${number}`)).release().catch(() => {});
   },
 
   async many(count) {
@@ -116,9 +153,13 @@ const measured = {
 async function use(client, draw) {
   const choose = (names) => names[Math.floor(draw() * names.length)];
   while (!stops) {
-    await sleep(draw() * (draw() < 0.25 ? 60 : 2));
+    await sleep(draw() * (draw() < 0.25 && dense !== "true" ? 60 : 2));
     if (client.endsWith(".0")) {
       await hold(client, choose(LONG), 50 + draw() * (lease / 2 - 50));
+      continue;
+    }
+    if (dense === "true" && draw() > 1 / 16) {
+      await hold(client, `many/${Math.floor(draw() * MANY)}`, 0);
       continue;
     }
     const lock = choose(draw() < 0.25 ? RARE : BUSY);
@@ -141,10 +182,7 @@ async function main() {
     if (woken - last > 300_000_000n) fs.writeSync(stalls, `${last} ${woken}\n`);
     last = woken;
   }, 30);
-  const servers = url.match(/[\d.]+:\d+/g).map((server) => new Redis(`redis://${server}`));
-  servers.forEach((server) => server.on("error", () => {}));
-  redlock = new Redlock(servers);
-  redlock.on("clientError", () => {});
+  library = await libraries[peer](url.match(/[\d.]+:\d+/g));
   console.log("ready");
   if (scenario === "measure") {
     await measured.run();

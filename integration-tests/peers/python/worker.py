@@ -1,4 +1,4 @@
-"""Clients of redis-py's Lock, or of kazoo's Lock, in a run of `chaos` or of `comparison`: see ../README.md."""
+"""Clients of redis-py's Lock, of kazoo's Lock, or of the lock service, in a run of `chaos` or of `comparison`: see ../README.md."""
 
 import logging
 import os
@@ -12,6 +12,7 @@ BUSY = ["orders", "jobs", "cron"]
 RARE = ["rare/1", "rare/2", "rare/3", "rare/4"]
 LONG = ["leader", "backup"]
 CROWDED = "crowded"
+MANY = 32
 NO_DEADLINE = 2**63 - 1
 logging.disable()
 
@@ -33,7 +34,8 @@ class RedisPy:
     def acquire(self, name):
         lock = self.redis.lock(name, timeout=self.lease)
         lock.acquire()
-        return lock, now() + int(self.lease * 1e9), threading.Event()
+        deadline = now() + int(self.lease * 1e9)
+        return lock, lambda: deadline, threading.Event()
 
 
 class Kazoo:
@@ -58,10 +60,23 @@ class Kazoo:
         self.holds.add(lost)
         if self.zookeeper.state != "CONNECTED":
             lost.set()
-        return lock, NO_DEADLINE, lost
+        return lock, lambda: NO_DEADLINE, lost
 
     def released(self, lost):
         self.holds.discard(lost)
+
+
+class Polylock:
+    """The client of the lock service."""
+
+    def __init__(self, servers, lease):
+        import polylock_client
+
+        self.locks, self.lease = polylock_client.Client(*(f"http://{server}" for server in servers)), lease
+
+    def acquire(self, name):
+        held = self.locks.lock(name, ttl=self.lease).acquire()
+        return held, lambda: int(held._deadline * 1e9), held.lost
 
 
 def acquire(library, name):
@@ -154,8 +169,8 @@ class Measured:
 
 
 class Process:
-    def __init__(self, library, name, directory, seed, lease):
-        self.library, self.name, self.seed, self.lease = library, name, seed, lease
+    def __init__(self, library, name, directory, seed, lease, is_dense):
+        self.library, self.name, self.seed, self.lease, self.is_dense = library, name, seed, lease, is_dense
         self.stops, self.active, self.waiting, self.guard = False, 0, set(), threading.Lock()
         self.sections, self.stalls = (open(f"{directory}/{name}.{kind}", "x") for kind in ("sections", "stalls"))
         threading.Thread(target=self.note_stalls, daemon=True).start()
@@ -187,9 +202,12 @@ class Process:
     def use(self, client, draw):
         is_holder = client.endswith(".0")
         while not self.stops:
-            time.sleep(draw.uniform(0, 0.060 if draw.random() < 0.25 else 0.002))
+            time.sleep(draw.uniform(0, 0.060 if draw.random() < 0.25 and not self.is_dense else 0.002))
             if is_holder:
                 self.hold(client, draw.choice(LONG), draw.uniform(0.05, self.lease / 2))
+                continue
+            if self.is_dense and draw.random() > 1 / 16:
+                self.hold(client, f"many/{draw.randrange(MANY)}", 0)
                 continue
             name = draw.choice(RARE if draw.random() < 0.25 else BUSY)
             kind = draw.randrange(400)
@@ -208,7 +226,7 @@ class Process:
         self.waiting.discard(entry)
 
         def section(state, released, lost):
-            fields = f"{name} {client} exclusive {invoked} - {acquired} - {deadline} {released} {lost} -"
+            fields = f"{name} {client} exclusive {invoked} - {acquired} - {deadline()} {released} {lost} -"
             self.write(self.sections, f"v1 {state} {fields}")
 
         section("open", "-", "-")
@@ -225,12 +243,12 @@ def main():
     library = None
     while library is None:
         try:
-            library = {"redis-py": RedisPy, "kazoo": Kazoo}[peer](servers, int(short) / 1000)
+            library = {"redis-py": RedisPy, "kazoo": Kazoo, "polylock-python": Polylock}[peer](servers, int(short) / 1000)
         except Exception:
             time.sleep(0.05)
     if scenario == "measure":
         return Measured(library).run()
-    process = Process(library, name, directory, int(seed), int(short) / 1000)
+    process = Process(library, name, directory, int(seed), int(short) / 1000, sys.argv[11:] == ["true"])
     print("ready", flush=True)
     for number in range(int(clients)):
         process.spawn(number, process.use)

@@ -157,6 +157,10 @@ pub const MARIADB: Configuration = Configuration {
     ..PROMISED
 };
 
+/// Two lock services in front of a PostgreSQL database. Faults happen to the services.
+const HTTP_POSTGRES: Configuration =
+    Configuration { name: "http_postgres", target: "http_postgres", keys: OUTAGE, ..PROMISED };
+
 /// All configurations: first those with all promises.
 pub const CONFIGURATIONS: &[Configuration] = &[
     SQLITE,
@@ -189,6 +193,7 @@ pub const CONFIGURATIONS: &[Configuration] = &[
     },
     ZOOKEEPER,
     AZURE,
+    HTTP_POSTGRES,
     Configuration {
         name: "postgres_listen_off",
         keys: "polylock.listen=off&polylock.operation_timeout=1s&polylock.outage=2s",

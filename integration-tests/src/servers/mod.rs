@@ -28,6 +28,7 @@ pub mod azurite;
 mod disk;
 mod installed;
 mod keeper;
+pub mod lock_service;
 pub mod mariadb;
 pub mod pgbouncer;
 pub mod postgres;

@@ -86,6 +86,19 @@ pub fn keys_of(server: &Server, scheme: &str) -> Result<Namespace, Missing> {
     namespace(url, Entries::Keys(prefix, server.url().to_owned()))
 }
 
+/// The store behind lock services with these URLs.
+///
+/// # Errors
+/// [`Missing`] if the directory can't be created.
+pub(super) fn services_of<'a>(urls: impl IntoIterator<Item = &'a str>) -> Result<Namespace, Missing> {
+    let addresses = urls.into_iter().filter_map(|url| url.split_once("://")).map(|(_, address)| address);
+    let addresses: Vec<&str> = addresses.collect();
+    namespace(
+        format!("polylock+http://{}?polylock.connect_timeout=10s", addresses.join(",")),
+        Entries::Uncounted,
+    )
+}
+
 /// A namespace of keys in the primary that these Sentinels name.
 ///
 /// # Errors

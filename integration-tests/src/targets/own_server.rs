@@ -8,12 +8,13 @@ use polylock_testkit::{Missing, OwnServer, Target};
 use tokio::task::block_in_place;
 
 use super::namespace::{
-    Namespace, PESSIMISTIC, blobs_of, file, keys_of, nodes_of, nodes_with, path_of, sessions_of, tables_of,
+    Namespace, PESSIMISTIC, blobs_of, file, keys_of, nodes_of, nodes_with, path_of, services_of, sessions_of,
+    tables_of,
 };
 use crate::{
     proxy::Proxy,
     servers::{
-        PrivateServer, Server, azurite, mariadb, postgres, redis, redlock, valkey,
+        PrivateServer, Server, azurite, lock_service, mariadb, postgres, redis, redlock, valkey,
         zookeeper::{self, Ensemble},
     },
 };
@@ -38,10 +39,17 @@ pub enum Servers {
     Nodes(Vec<PrivateServer>),
     /// A ZooKeeper ensemble.
     Ensemble(Ensemble),
+    /// Lock services in front of one store.
+    Services {
+        /// The services.
+        services: Vec<PrivateServer>,
+        /// The server of the store.
+        store: PrivateServer,
+    },
 }
 
 impl Servers {
-    /// Returns all of them.
+    /// Returns all to which clients connect.
     #[must_use]
     pub fn all(&self) -> &[PrivateServer] {
         match self {
@@ -49,6 +57,7 @@ impl Servers {
             Self::One(server) => std::slice::from_ref(server),
             Self::Nodes(nodes) => nodes,
             Self::Ensemble(ensemble) => ensemble.members(),
+            Self::Services { services, .. } => services,
         }
     }
 }
@@ -104,6 +113,12 @@ pub fn own_with(target: &str, settings: &[&str], keys: &str) -> Result<Own, Miss
         "zookeeper_ensemble" => {
             let ensemble = zookeeper::ensemble(3, settings)?;
             Ok(Own { namespace: path_of(&ensemble)?, servers: Servers::Ensemble(ensemble) })
+        }
+        "http_postgres" => {
+            let store = postgres::start(settings)?;
+            let services = lock_service::start(2, tables_of(&store, "postgres")?.url())?;
+            let urls = services.iter().map(|service| service.url());
+            Ok(Own { namespace: services_of(urls)?, servers: Servers::Services { services, store } })
         }
         "azure" => of(azurite::start(settings), blobs_of),
         _ => Err(Missing(format!("the target {target:?} has no servers of its own"))),

@@ -7,10 +7,12 @@ import threading
 from types import TracebackType
 from typing import Any, Callable, Coroutine, Optional, TypeVar
 
-from ._client import Client, Held, Lock
+from ._client import Client, Lock
 from ._errors import Lost
+from ._held import Attempt, Held
 
 T = TypeVar("T")
+H = TypeVar("H", bound=Optional[Held])
 
 
 class AsyncClient:
@@ -27,6 +29,15 @@ class AsyncClient:
         """Returns the semaphore ``name``, of which a slot is to be acquired. See :meth:`Client.semaphore`."""
         return AsyncLock(self._client.semaphore(name, slots, **settings))
 
+    def campaign(self, name: str, **settings: Any) -> AsyncLock:
+        """Returns the lock of the leader in the election ``name``, to be acquired. See :meth:`Client.campaign`."""
+        return AsyncLock(self._client.campaign(name, **settings))
+
+    async def once(self, name: str, **settings: Any) -> Optional[AsyncAttempt]:
+        """Begins an attempt of the job ``name``; ``None`` if it is not due. See :meth:`Client.once`."""
+        attempt = await _acquired(lambda: self._client.once(name, **settings))
+        return None if attempt is None else AsyncAttempt(attempt)
+
 
 class AsyncLock:
     """A lock to be acquired: ``await acquire()``, or an ``async with`` statement."""
@@ -37,13 +48,7 @@ class AsyncLock:
 
     async def acquire(self) -> AsyncHeld:
         """Waits for the lock. A cancelled wait releases it if it was granted meanwhile."""
-        acquiring = _in_thread(self._lock.acquire)
-        try:
-            held = await asyncio.shield(acquiring)
-        except asyncio.CancelledError:
-            acquiring.add_done_callback(_release)
-            raise
-        return AsyncHeld(held)
+        return AsyncHeld(await _acquired(self._lock.acquire))
 
     async def __aenter__(self) -> AsyncHeld:
         self._held = await self.acquire()
@@ -57,11 +62,7 @@ class AsyncLock:
     ) -> None:
         held, self._held = self._held, None
         assert held is not None
-        try:
-            if kind is None:
-                held.ensure_held()
-        finally:
-            held.release()
+        held._held._leave(kind)
 
 
 def _in_thread(call: Callable[[], T]) -> asyncio.Future[T]:
@@ -97,9 +98,21 @@ def _call_in(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
         pass
 
 
-def _release(acquiring: asyncio.Future[Held]) -> None:
+async def _acquired(acquire: Callable[[], H]) -> H:
+    """Calls ``acquire`` in a thread. If the wait is cancelled, its result is released."""
+    acquiring = _in_thread(acquire)
+    try:
+        return await asyncio.shield(acquiring)
+    except asyncio.CancelledError:
+        acquiring.add_done_callback(_release)
+        raise
+
+
+def _release(acquiring: asyncio.Future[H]) -> None:
     if not acquiring.cancelled() and acquiring.exception() is None:
-        acquiring.result().release()
+        held = acquiring.result()
+        if held is not None:
+            held.release()
 
 
 class AsyncHeld:
@@ -116,6 +129,11 @@ class AsyncHeld:
     def fencing_token(self) -> int:
         """The fencing token, greater than all earlier ones of this lock."""
         return self._held.fencing_token
+
+    @property
+    def fencing_tokens(self) -> dict[str, int]:
+        """The fencing token of each lock by its name, if there are several."""
+        return self._held.fencing_tokens
 
     @property
     def slot(self) -> Optional[int]:
@@ -153,8 +171,40 @@ class AsyncHeld:
             if not task.done():
                 task.cancel()
                 await asyncio.wait({task})
-                raise Lost(self._held.name, self.reason or "deadline")
+                raise Lost.of(self._held.name, self.reason or "deadline")
             return task.result()
         finally:
             lost.cancel()
             task.cancel()
+
+
+class AsyncAttempt(AsyncHeld):
+    """An attempt of a job that is due. In an ``async with`` statement it succeeds, or fails with the exception. See :class:`Attempt`."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        super().__init__(attempt)
+        self._attempt = attempt
+
+    @property
+    def number(self) -> int:
+        """The number of the attempt in its period, from 1."""
+        return self._attempt.number
+
+    async def succeeded(self) -> None:
+        """Records the success, before the release."""
+        await _in_thread(self._attempt.succeeded)
+
+    async def failed(self, reason: str) -> None:
+        """Records the failure, before the release."""
+        await _in_thread(lambda: self._attempt.failed(reason))
+
+    async def __aenter__(self) -> AsyncAttempt:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: Optional[type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        await _in_thread(lambda: self._attempt._end(error))

@@ -16,9 +16,14 @@ class NotAcquired(PolylockError):
 class Lost(PolylockError):
     """The lock was held and is lost: stop the work that it protected."""
 
-    def __init__(self, name: str, reason: str) -> None:
-        super().__init__(f"lock {name} lost: {reason}")
+    def __init__(self, message: str, reason: str) -> None:
+        super().__init__(message)
+        #: The reason, as one word.
         self.reason = reason
+
+    @classmethod
+    def of(cls, name: str, reason: str) -> Lost:
+        return cls(f"lock {name} lost: {reason}", reason)
 
 
 class Unavailable(PolylockError):
@@ -35,6 +40,8 @@ def of_problem(problem: Mapping[str, Any]) -> PolylockError:
     text = str(problem.get("detail") or problem.get("title") or "the server has failed")
     if word == "busy":
         return NotAcquired(text)
-    if word == "unavailable" or problem.get("status") in (502, 503, 504):
+    if word == "lost":
+        return Lost(text, "gone")
+    if word == "unavailable" or problem.get("status") in (429, 502, 503, 504):
         return Unavailable(text)
     return Refused(text)

@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use polylock::{Clock, SystemClock};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
@@ -277,12 +278,25 @@ fn a_caller_has_the_rights_of_the_access_file() {
         assert!(found == Some(code) && text.contains(word), "{keys} {name}: {found:?} {text}");
         assert!(!text.contains("secret"), "{text}");
     }
+    // An invalid file changes nothing, and a new token takes the place of the former one.
     fs::write(workspace.path("access.toml"), "[[caller]]\nname = \"c\"\nallow = []\n").unwrap();
     let output = workspace.call("serve --access access.toml");
     assert_eq!(output.status.code(), Some(78), "{}", stderr(&output));
     assert!(stderr(&output).contains("caller c: it has neither token_sha256"), "{}", stderr(&output));
     let output = workspace.call("serve --access none.toml");
     assert!(stderr(&output).contains("none.toml"), "{}", stderr(&output));
+    let of = |token: &str| run_true(&server, &workspace, &format!("?polylock.token={token}"), "billing/1").0;
+    assert_eq!(of("secret"), Some(0));
+    // printf other | sha256sum
+    write_access(
+        &workspace,
+        "token_sha256 = \"d9298a10d1b0735837dc4bd85dac641b0f3cef27a47e5d53a54f2f3f5b2fcffa\"",
+    );
+    let limit = SystemClock.now() + Duration::from_secs(30);
+    while of("other") != Some(0) {
+        assert!(SystemClock.now() < limit, "the new token is not accepted");
+    }
+    assert_eq!(of("secret"), Some(77));
 }
 
 /// Creates an authority, and certificates with their keys for a server and a client. Returns the fingerprint of the client's.

@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use super::{LastRun, RunOutcome, job::Job};
-use crate::{Guard, LockName, Operation, Result, engine::Hold, owner};
+use crate::{Guard, LockName, Result, engine::Hold, owner};
 
 /// The revisions of the record, at the begin of an attempt and at its end.
 pub(super) const FIRST: u32 = 1;
@@ -24,7 +24,8 @@ pub struct Attempt {
 pub struct RunReport {
     job: Job,
     run: LastRun,
-    hold: Arc<Hold>,
+    /// `None` if another process has the guard.
+    hold: Option<Arc<Hold>>,
 }
 
 impl fmt::Debug for RunReport {
@@ -34,7 +35,7 @@ impl fmt::Debug for RunReport {
 }
 
 impl RunReport {
-    pub(super) const fn new(job: Job, run: LastRun, hold: Arc<Hold>) -> Self {
+    pub(super) const fn new(job: Job, run: LastRun, hold: Option<Arc<Hold>>) -> Self {
         Self { job, run, hold }
     }
 
@@ -75,7 +76,7 @@ impl RunReport {
 
     async fn finish(self, outcome: impl FnOnce(Duration) -> RunOutcome) -> Result<()> {
         let Self { job, run, hold } = self;
-        let (_, now) = hold.retry_while_held(Operation::Record, || job.read()).await?;
-        job.write(&hold, &LastRun { outcome: outcome(now), ..run }, SECOND).await
+        let (_, now) = job.read_while_held(hold.as_deref()).await?;
+        job.write(hold.as_deref(), &LastRun { outcome: outcome(now), ..run }, SECOND).await
     }
 }

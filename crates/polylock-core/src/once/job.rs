@@ -49,24 +49,34 @@ impl Job {
         Ok((stored.record, stored.now))
     }
 
-    /// Records `run`, while `hold` lasts.
+    /// Records `run`, while `hold` lasts if this process has it.
     ///
     /// # Errors
     /// [`Error::Lost`] if a later holder of the lock has written the record, or the hold has ended.
-    pub(super) async fn write(&self, hold: &Hold, run: &LastRun, revision: u32) -> Result<()> {
+    pub(super) async fn write(&self, hold: Option<&Hold>, run: &LastRun, revision: u32) -> Result<()> {
         let version = RecordVersion { token: run.token, revision };
         let record = Arc::new(Record { version, text: run.to_text() });
         let keep = run.next_due.saturating_sub(run.period_begin) * 2 + KEPT_LONGER;
-        hold.retry_while_held(Operation::Record, || {
+        retry(hold, || {
             let (records, name, record) = (self.records.clone(), self.name.clone(), record.clone());
             self.call(async move { records.write_record(&name, &record, keep).await })
         })
         .await?;
-        let (stored, _) = hold.retry_while_held(Operation::Record, || self.read_record()).await?;
+        let (stored, _) = retry(hold, || self.read_record()).await?;
         if stored.is_some_and(|stored| stored.version == version) {
             return Ok(());
         }
-        Err(Error::Lost { name: self.name.clone(), reason: LostReason::Gone })
+        Err(self.superseded())
+    }
+
+    /// Reads the last run while `hold` lasts, if this process has it.
+    pub(super) async fn read_while_held(&self, hold: Option<&Hold>) -> Result<(Option<LastRun>, Duration)> {
+        retry(hold, || self.read()).await
+    }
+
+    /// Returns the error for a run after which another one has begun.
+    pub(super) fn superseded(&self) -> Error {
+        Error::Lost { name: self.name.clone(), reason: LostReason::Gone }
     }
 
     /// Runs an operation on the store.
@@ -84,5 +94,13 @@ impl Job {
             self.name
         );
         Unavailable::new(self.handle.context.backend(), Operation::Record, Fault::Permanent, advice).into()
+    }
+}
+
+/// Repeats `attempt` after temporary errors as long as `hold` lasts; without it, the caller repeats.
+async fn retry<T, F: Future<Output = Result<T>>>(hold: Option<&Hold>, attempt: impl Fn() -> F) -> Result<T> {
+    match hold {
+        Some(hold) => hold.retry_while_held(Operation::Record, attempt).await,
+        None => attempt().await,
     }
 }

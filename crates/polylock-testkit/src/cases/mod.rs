@@ -174,6 +174,7 @@ macro_rules! __cases {
                 one_of_many_tasks_runs_the_job [JobRecords]
                 a_failed_attempt_is_repeated_as_often_as_configured [JobRecords]
                 an_attempt_without_an_end_counts_as_failed [JobRecords]
+                another_process_reports_the_outcome_of_an_attempt [JobRecords]
                 each_period_has_one_run [JobRecords]
                 a_process_that_lost_the_lock_does_not_begin [JobRecords]
                 only_a_greater_version_replaces_a_record [JobRecords]

@@ -139,6 +139,33 @@ pub(super) async fn an_attempt_without_an_end_counts_as_failed(trial: Trial) -> 
     Ok(())
 }
 
+pub(super) async fn another_process_reports_the_outcome_of_an_attempt(trial: Trial) -> Outcome {
+    let (here, there) = (trial.locks().await, trial.locks().await);
+    let report = async |token| soon("the attempt", job(&there).report(token)).await;
+    let OnceBegin::Due(first) = begun(job(&here)).await else { panic!("it has not run") };
+    let token = first.report.run().token;
+    let failed = report(token).await.unwrap_or_else(|error| panic!("report: {}", chain(&error)));
+    soon("the outcome", failed.failed("no disk")).await.expect("no later attempt");
+    // A repeated report, after a lost reply, is no error and changes nothing.
+    let again = report(token).await.unwrap_or_else(|error| panic!("report: {}", chain(&error)));
+    soon("the same outcome", again.succeeded()).await.expect("no later attempt");
+    match last_run(&here).await.expect("a record of the run").outcome {
+        RunOutcome::Failed { reason, .. } => assert_eq!(reason, "no disk"),
+        other => panic!("{other:?}"),
+    }
+    released(first.guard).await;
+    let OnceBegin::Due(second) = begun(job(&here).retries(1)).await else { panic!("it has failed") };
+    let late = report(token).await;
+    assert!(matches!(late, Err(Error::Lost { .. })), "{late:?}");
+    assert_eq!(last_run(&here).await.map(|run| run.outcome), Some(RunOutcome::Unfinished));
+    let second_report = report(second.report.run().token).await;
+    let second_report = second_report.unwrap_or_else(|error| panic!("report: {}", chain(&error)));
+    soon("the outcome", second_report.succeeded()).await.expect("no later attempt");
+    released(second.guard).await;
+    assert_eq!(attempt(job(&here).retries(9), Ok(())).await, None, "it has succeeded");
+    Ok(())
+}
+
 pub(super) async fn each_period_has_one_run(trial: Trial) -> Outcome {
     const PERIODS: usize = 3;
     let second = Duration::from_secs(1);

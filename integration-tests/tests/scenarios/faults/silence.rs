@@ -88,7 +88,7 @@ async fn an_acquisition_fails_in_time_with_the_cause(store: &str) {
             assert!(error.is_temporary(), "{outage:?}: {error:?}");
             // A wait may end during its first attempt. A request on a connection that was reset may fail at any point.
             let is_clear = what == "a try" && !matches!(outage, Outage::Unreachable);
-            assert!(!is_clear || text.contains(victim.cause(&outage)), "{outage:?}: {text}");
+            assert!(!is_clear || victim.states_cause(&text, &outage), "{outage:?}: {text}");
             assert!(took < limit + SLACK, "{outage:?}: {what}: {took:.1?}");
         }
         outage.end(&proxies);

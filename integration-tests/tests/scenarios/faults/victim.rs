@@ -86,7 +86,12 @@ pub(super) trait Victim: Send + Sync {
     /// Returns a part of the error message in an outage.
     fn cause(&self, outage: &Outage) -> &'static str;
 
-    /// Returns the same for opening the store.
+    /// Returns true if this error message of a try states the cause.
+    fn states_cause(&self, text: &str, outage: &Outage) -> bool {
+        text.contains(self.cause(outage))
+    }
+
+    /// Returns the same part for opening the store.
     fn opening_cause(&self, outage: &Outage) -> &'static str {
         self.cause(outage)
     }

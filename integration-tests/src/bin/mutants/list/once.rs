@@ -6,7 +6,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "once: the begin of an attempt is not recorded",
         file: "crates/polylock-core/src/once.rs",
-        from: "        job.write(&hold, &run, FIRST).await?;\n",
+        from: "        job.write(Some(&hold), &run, FIRST).await?;\n",
         to: "",
         test: ("conformance", "memory::once::an_attempt_without_an_end_counts_as_failed"),
     },
@@ -20,9 +20,16 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "once: the record is read before the lock is held",
         file: "crates/polylock-core/src/once.rs",
-        from: "        let (last, now) = hold.retry_while_held(Operation::Record, || job.read()).await?;\n",
+        from: "        let (last, now) = job.read_while_held(Some(&hold)).await?;\n",
         to: "",
         test: ("conformance", "memory::once::one_of_many_tasks_runs_the_job"),
+    },
+    Mutant {
+        name: "once: a report by token changes whatever run is the last one",
+        file: "crates/polylock-core/src/once.rs",
+        from: "job.read().await?.0.filter(|run| run.token == token);",
+        to: "job.read().await?.0;",
+        test: ("conformance", "memory::once::another_process_reports_the_outcome_of_an_attempt"),
     },
     Mutant {
         name: "once: an attempt without an end may run again at once",

@@ -56,4 +56,9 @@ impl Victim for ZooKeeper {
     fn cause(&self, _: &Outage) -> &'static str {
         "no reply within"
     }
+
+    fn states_cause(&self, text: &str, outage: &Outage) -> bool {
+        // The driver has the same limit, and may notice the silence first.
+        text.contains(self.cause(outage)) || text.contains("no response from connection in")
+    }
 }

@@ -1,0 +1,170 @@
+"""Locks that are held."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import socket
+import threading
+from types import TracebackType
+from typing import Callable, Optional
+from urllib.parse import quote
+
+from ._clock import now
+from ._errors import Lost, PolylockError
+from ._servers import Servers, Stream
+
+
+class Held:
+    """A lock that is held, until ``release()`` or its loss."""
+
+    def __init__(self, name: str, stream: Stream) -> None:
+        granted = stream.line
+        self.name = name
+        #: The fencing token, greater than all earlier ones of this lock.
+        self.fencing_token: int = granted["fencing_token"]
+        #: The fencing token of each lock by its name, if there are several.
+        self.fencing_tokens: dict[str, int] = granted.get("fencing_tokens") or {name: self.fencing_token}
+        #: The number of the slot of a semaphore, from 0; ``None`` for a lock.
+        self.slot: Optional[int] = granted.get("slot")
+        #: Set when the lock is lost, at the deadline at the latest.
+        self.lost = threading.Event()
+        #: The reason for the loss, as one word.
+        self.reason: Optional[str] = None
+        self._stream = stream
+        self._socket = stream.connection.sock
+        self._deadline = stream.clock.deadline(granted["until"])
+        self._changed = threading.Condition()
+        self._ended = False
+        self._on_loss: list[Callable[[], None]] = []
+        # The reader waits for the server, and the watch for the deadline: a silent server delays no loss.
+        for run in (self._read, self._watch):
+            threading.Thread(target=run, name=f"polylock {name}", daemon=True).start()
+
+    @property
+    def remaining(self) -> float:
+        """The seconds until the deadline, unless the lock is renewed before; 0 once it is lost."""
+        return 0.0 if self._has_ended() else max(self._deadline - now(), 0.0)
+
+    @property
+    def is_held(self) -> bool:
+        """True before the deadline, and before a loss or the release."""
+        return self.remaining > 0
+
+    def ensure_held(self) -> None:
+        """Raises :class:`Lost` if the lock is not held, before a side effect."""
+        if not self.is_held:
+            raise Lost.of(self.name, self.reason or "deadline")
+
+    def release(self) -> None:
+        """Releases the lock. It may be called again."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+        # The reader then ends, and closes the connection.
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+
+    def _leave(self, kind: Optional[type[BaseException]]) -> None:
+        """Ends a ``with`` statement: its body has run under the lock to its end, or raises."""
+        try:
+            if kind is None:
+                self.ensure_held()
+        finally:
+            self.release()
+
+    def _has_ended(self) -> bool:
+        return self._ended or self.lost.is_set()
+
+    def _lose(self, reason: str) -> None:
+        with self._changed:
+            if not self._has_ended():
+                self.reason = reason
+                self.lost.set()
+                self._changed.notify_all()
+                for call in self._on_loss:
+                    call()
+
+    def _call_on_loss(self, call: Callable[[], None]) -> None:
+        with self._changed:
+            if self.lost.is_set():
+                call()
+            else:
+                self._on_loss.append(call)
+
+    def _read(self) -> None:
+        try:
+            for line in self._stream.lines():
+                if line["event"] == "renewed":
+                    with self._changed:
+                        # A renewal after the deadline revives nothing.
+                        if now() < self._deadline:
+                            self._deadline = max(self._deadline, self._stream.clock.deadline(line["until"]))
+                            self._changed.notify_all()
+                elif line["event"] == "lost":
+                    self._lose(line["reason"])
+        except (OSError, ValueError, http.client.HTTPException):
+            # Without the server, the lock is held until its deadline.
+            pass
+        finally:
+            self._stream.close()
+
+    def _watch(self) -> None:
+        with self._changed:
+            while not self._has_ended():
+                left = self._deadline - now()
+                if left <= 0:
+                    break
+                # The timeout of a condition stands still while the machine is suspended, so it is short.
+                self._changed.wait(min(left, 0.5))
+        self._lose("deadline")
+
+
+class Attempt(Held):
+    """An attempt of a job that is due, under its lock. In a ``with`` statement it succeeds, or fails with the exception.
+
+    An attempt without an outcome counts as failed.
+    """
+
+    def __init__(self, name: str, servers: Servers, stream: Stream) -> None:
+        super().__init__(name, stream)
+        #: The number of the attempt in its period, from 1.
+        self.number: int = stream.line["attempt"]
+        self._servers = servers
+
+    def succeeded(self) -> None:
+        """Records the success, before the release. Raises :class:`Lost` if the lock is lost: the attempt then counts as failed."""
+        self._record("succeeded", None)
+
+    def failed(self, reason: str) -> None:
+        """Records the failure, before the release. Raises :class:`Lost` if the lock is lost."""
+        self._record("failed", reason)
+
+    def _record(self, outcome: str, reason: Optional[str]) -> None:
+        self.ensure_held()
+        body = {"fencing_token": self.fencing_token, "outcome": outcome, "reason": reason}
+        self._servers.post(f"/v1/jobs/{quote(self.name, safe='')}/outcome", body)
+
+    def _end(self, error: Optional[BaseException]) -> None:
+        try:
+            if error is None:
+                self.succeeded()
+            elif self.is_held:
+                # Without an outcome, it counts as failed, too.
+                with contextlib.suppress(PolylockError):
+                    self.failed(f"{type(error).__name__}: {error}")
+        finally:
+            self.release()
+
+    def __enter__(self) -> Attempt:
+        return self
+
+    def __exit__(
+        self,
+        kind: Optional[type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        self._end(error)

@@ -1,0 +1,126 @@
+/** Locks that are held. */
+
+import { type Moment, type ServerClock, since } from "./clock.js";
+import { Lost } from "./errors.js";
+import type { Line, Servers, Stream } from "./servers.js";
+
+/** The longest time of one timer: a suspended machine stops it. */
+const TICK_MS = 500;
+
+/** A lock that is held, until `release()` or its loss. */
+export class Held implements AsyncDisposable {
+  /** The fencing token, greater than all earlier ones of this lock. */
+  readonly fencingToken: number;
+  /** The fencing token of each lock by its name, if there are several. */
+  readonly fencingTokens: Readonly<Record<string, number>>;
+  /** The number of the slot of a semaphore, from 0. */
+  readonly slot: number | undefined;
+  /** Aborted when the lock is lost, at the deadline at the latest. */
+  readonly lost: AbortSignal;
+  readonly #losing = new AbortController();
+  readonly #closing: AbortController;
+  readonly #sent: Moment;
+  readonly #reading: Promise<void>;
+  #lastsMs: number;
+  #isReleased = false;
+  #timer: NodeJS.Timeout | undefined;
+
+  /** @internal */
+  constructor(
+    readonly name: string,
+    stream: Stream,
+  ) {
+    const { first, clock, lines } = stream;
+    this.fencingToken = first.fencing_token ?? 0;
+    this.fencingTokens = first.fencing_tokens ?? { [name]: this.fencingToken };
+    this.slot = first.slot;
+    this.lost = this.#losing.signal;
+    this.#closing = stream.closing;
+    this.#sent = clock.sent;
+    this.#lastsMs = clock.lasts(first.until ?? "");
+    this.#watch();
+    // Without the server, the lock is held until its deadline.
+    this.#reading = this.#read(clock, lines).catch(() => {});
+  }
+
+  /** The milliseconds until the deadline, unless the lock is renewed before; 0 once it is lost. */
+  get remainingMs(): number {
+    return this.#isReleased || this.lost.aborted ? 0 : Math.max(this.#lastsMs - since(this.#sent), 0);
+  }
+
+  /** True before the deadline, and before a loss or the release. */
+  get isHeld(): boolean {
+    return this.remainingMs > 0;
+  }
+
+  /** Throws `Lost` if the lock is not held, before a side effect. */
+  ensureHeld(): void {
+    if (this.isHeld) return;
+    this.#lose("deadline");
+    throw this.lost.reason instanceof Lost ? this.lost.reason : new Lost(this.name, "released");
+  }
+
+  /** Releases the lock. It may be called again. */
+  async release(): Promise<void> {
+    this.#isReleased = true;
+    clearTimeout(this.#timer);
+    this.#closing.abort();
+    await this.#reading;
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.release();
+  }
+
+  async #read(clock: ServerClock, lines: AsyncGenerator<Line, void>): Promise<void> {
+    for await (const line of lines) {
+      if (line.event === "renewed") {
+        // A renewal after the deadline revives nothing.
+        if (this.isHeld) this.#lastsMs = Math.max(this.#lastsMs, clock.lasts(line.until ?? ""));
+      } else if (line.event === "lost") {
+        this.#lose(line.reason ?? "gone");
+      }
+    }
+  }
+
+  #lose(reason: string): void {
+    if (this.#isReleased || this.lost.aborted) return;
+    clearTimeout(this.#timer);
+    this.#losing.abort(new Lost(this.name, reason));
+  }
+
+  #watch(): void {
+    const left = this.remainingMs;
+    if (left === 0) return this.#lose("deadline");
+    this.#timer = setTimeout(() => this.#watch(), Math.min(left, TICK_MS));
+  }
+}
+
+/** An attempt of a job that is due, under its lock. An attempt without an outcome counts as failed. */
+export class Attempt extends Held {
+  /** The number of the attempt in its period, from 1. */
+  readonly number: number;
+  readonly #servers: Servers;
+
+  /** @internal */
+  constructor(name: string, servers: Servers, stream: Stream) {
+    super(name, stream);
+    this.number = stream.first.attempt ?? 1;
+    this.#servers = servers;
+  }
+
+  /** Records the success. Call it before the release. Rejects with `Lost` if the lock is lost: the attempt then counts as failed. */
+  succeeded(): Promise<void> {
+    return this.#record("succeeded");
+  }
+
+  /** Records the failure. Call it before the release. Rejects with `Lost` if the lock is lost. */
+  failed(reason: string): Promise<void> {
+    return this.#record("failed", reason);
+  }
+
+  async #record(outcome: string, reason?: string): Promise<void> {
+    this.ensureHeld();
+    await this.#servers.post(`/v1/jobs/${encodeURIComponent(this.name)}/outcome`, { fencing_token: this.fencingToken, outcome, reason });
+  }
+}

@@ -1,0 +1,142 @@
+/** The servers, and the requests to them: the first one that replies serves a request. */
+
+import { ServerClock, now, since } from "./clock.js";
+import { type Problem, Unavailable, errorOf } from "./errors.js";
+
+/** The settings of a client. */
+export interface ClientSettings {
+  /** The token of this caller, if the servers require one. */
+  token?: string;
+  /** The time without a line from a server after which a request that waits is sent to the next one: more than the five seconds between two lines of a server. */
+  silenceMs?: number;
+}
+
+/** A line of a stream. */
+export type Line = {
+  event: string;
+  fencing_token?: number;
+  fencing_tokens?: Record<string, number>;
+  slot?: number;
+  attempt?: number;
+  until?: string;
+  reason?: string;
+  problem?: Problem;
+};
+
+/** A stream after the line that ends the wait. */
+export interface Stream {
+  first: Line;
+  clock: ServerClock;
+  lines: AsyncGenerator<Line, void>;
+  closing: AbortController;
+}
+
+/** The silence after which a server is given up while a request waits. It sends a line every five seconds. */
+const SILENCE_MS = 15_000;
+
+/** The server has ended, or is silent. */
+class Gone extends Error {}
+
+/** Returns a time for the body of a request. */
+export const time = (ms: number | undefined) => (ms === undefined ? undefined : `${Math.max(Math.round(ms), 0)}ms`);
+
+export class Servers {
+  readonly #urls: readonly string[];
+  readonly #headers: Record<string, string>;
+  readonly #silenceMs: number;
+
+  constructor(urls: string | readonly string[], { token, silenceMs = SILENCE_MS }: ClientSettings) {
+    this.#urls = typeof urls === "string" ? [urls] : urls;
+    this.#headers = { "content-type": "application/json", ...(token === undefined ? {} : { authorization: `Bearer ${token}` }) };
+    this.#silenceMs = silenceMs;
+  }
+
+  /** Waits for a lock, for `waitMs` over all servers together. */
+  open(path: string, settings: object, waitMs?: number, signal?: AbortSignal): Promise<Stream> {
+    const begin = now();
+    return this.#first(signal, (url, closing) => {
+      const body = { ...settings, wait: time(waitMs === undefined ? undefined : waitMs - since(begin)) };
+      return this.#open(new URL(path, url), this.#request(body, closing.signal), closing);
+    });
+  }
+
+  /** Sends a request that may be repeated. */
+  async post(path: string, body: object): Promise<void> {
+    await this.#first(undefined, async (url, closing) => {
+      const timer = setTimeout(() => closing.abort(new Gone("the server is silent")), this.#silenceMs);
+      try {
+        await (await this.#send(new URL(path, url), this.#request(body, closing.signal))).arrayBuffer();
+      } finally {
+        clearTimeout(timer);
+      }
+    });
+  }
+
+  #request(body: object, signal: AbortSignal): RequestInit {
+    return { method: "POST", headers: this.#headers, body: JSON.stringify(body), signal };
+  }
+
+  async #first<T>(signal: AbortSignal | undefined, send: (url: string, closing: AbortController) => Promise<T>): Promise<T> {
+    let failure: unknown;
+    for (const url of this.#urls) {
+      const closing = new AbortController();
+      const abort = () => closing.abort(signal?.reason);
+      signal?.throwIfAborted();
+      signal?.addEventListener("abort", abort, { once: true });
+      try {
+        return await send(url, closing);
+      } catch (error) {
+        closing.abort();
+        signal?.throwIfAborted();
+        // The error of a connection, or a server that has ended, is silent or shuts down.
+        if (!(error instanceof TypeError || error instanceof Gone || error instanceof Unavailable)) throw error;
+        failure = error.cause ?? error;
+      } finally {
+        signal?.removeEventListener("abort", abort);
+      }
+    }
+    throw new Unavailable(`${this.#urls.join(", ")}: ${failure}`, { cause: failure });
+  }
+
+  async #send(url: URL, request: RequestInit): Promise<Response> {
+    const response = await fetch(url, request);
+    if (!response.ok) throw errorOf({ status: response.status, ...((await response.json().catch(() => ({}))) as Problem) });
+    return response;
+  }
+
+  async #open(url: URL, request: RequestInit, closing: AbortController): Promise<Stream> {
+    let timer: NodeJS.Timeout | undefined;
+    const restart = () => {
+      clearTimeout(timer);
+      timer = setTimeout(() => closing.abort(new Gone("the server is silent")), this.#silenceMs);
+    };
+    restart();
+    try {
+      const sent = now();
+      const response = await this.#send(url, request);
+      const clock = new ServerClock(sent, response.headers.get("polylock-clock") ?? "");
+      const lines = linesOf(response, () => timer && restart());
+      for (;;) {
+        const { value: first, done } = await lines.next();
+        if (done) throw new Gone("the server has ended while the request waited");
+        if (first.event === "failed") throw errorOf(first.problem ?? {});
+        if (first.event !== "queued") return { first, clock, lines, closing };
+      }
+    } finally {
+      // From now on, the deadline limits the silence.
+      clearTimeout(timer);
+      timer = undefined;
+    }
+  }
+}
+
+async function* linesOf(response: Response, onChunk: () => void): AsyncGenerator<Line, void> {
+  let rest = "";
+  const decoder = new TextDecoder();
+  for await (const chunk of response.body ?? []) {
+    onChunk();
+    const parts = (rest + decoder.decode(chunk as Uint8Array, { stream: true })).split("\n");
+    rest = parts.pop() ?? "";
+    for (const part of parts) if (part.trim() !== "") yield JSON.parse(part) as Line;
+  }
+}
