@@ -26,13 +26,15 @@ type Lock struct {
 	ended  chan struct{}
 
 	mutex sync.Mutex
+	// The lease lasts for this time from clock.sent.
+	clock serverClock
 	lasts time.Duration
 	err   error
 }
 
 func newLock(name string, opened *stream) (*Lock, error) {
 	granted := opened.first
-	lasts, err := opened.clock.lasts(granted.Until)
+	clock, lasts, err := opened.lasts(granted.Until, grantAge)
 	if err != nil {
 		opened.close()
 		return nil, err
@@ -42,7 +44,7 @@ func newLock(name string, opened *stream) (*Lock, error) {
 		tokens = map[string]uint64{name: granted.FencingToken}
 	}
 	lock := &Lock{
-		Name: name, FencingToken: granted.FencingToken, FencingTokens: tokens, Slot: granted.Slot, stream: opened, lasts: lasts,
+		Name: name, FencingToken: granted.FencingToken, FencingTokens: tokens, Slot: granted.Slot, stream: opened, clock: clock, lasts: lasts,
 		lost: make(chan struct{}), ended: make(chan struct{}),
 	}
 	// The reader waits for the server, and the watch for the deadline: a silent server delays no loss.
@@ -59,7 +61,7 @@ func (lock *Lock) Remaining() time.Duration {
 }
 
 func (lock *Lock) remaining() time.Duration {
-	left := lock.lasts - since(lock.stream.clock.sent)
+	left := lock.lasts - since(lock.clock.sent)
 	if lock.err != nil || left < 0 {
 		return 0
 	}
@@ -124,12 +126,19 @@ func (lock *Lock) read() {
 			// Without the server, the lock is held until its deadline.
 			return
 		}
+		var clock serverClock
+		var lasts time.Duration
+		if next.Event == "renewed" {
+			if clock, lasts, err = lock.stream.lasts(next.Until, renewalAge); err != nil {
+				continue
+			}
+		}
 		lock.mutex.Lock()
 		switch next.Event {
 		case "renewed":
 			// A renewal after the deadline revives nothing.
-			if lasts, err := lock.stream.clock.lasts(next.Until); err == nil && lasts > lock.lasts && lock.remaining() > 0 {
-				lock.lasts = lasts
+			if left := lock.remaining(); left > 0 && lasts-since(clock.sent) > left {
+				lock.clock, lock.lasts = clock, lasts
 			}
 		case "lost":
 			lock.end(fmt.Errorf("%w: %s: %s", ErrLost, lock.Name, next.Reason))

@@ -25,13 +25,42 @@ type line struct {
 	Problem       *Problem          `json:"problem"`
 }
 
+// The age after which the clock of a server is read again, at a grant and at a renewal, and the time limit for that.
+const (
+	grantAge     = time.Second
+	renewalAge   = 30 * time.Second
+	clockTimeout = 2 * time.Second
+)
+
 // stream is a stream after the line that ends the wait.
 type stream struct {
 	first  *line
+	client *Client
+	server string
 	clock  serverClock
 	lines  *bufio.Scanner
 	body   io.Closer
 	cancel func()
+}
+
+// lasts returns the time from clock.sent for which a lease lasts at least. The clock of the server is read again after this age: the two clocks drift, and the first
+// request may have been late.
+func (opened *stream) lasts(until string, longestAge time.Duration) (serverClock, time.Duration, error) {
+	if since(opened.clock.sent) > longestAge {
+		ctx, cancel := context.WithTimeout(context.Background(), clockTimeout)
+		defer cancel()
+		sent := time.Now()
+		if response, err := opened.client.send(ctx, http.MethodGet, opened.server+"/healthz", nil); err == nil {
+			response.Body.Close()
+			clock, err := newServerClock(sent, response.Header.Get("polylock-clock"))
+			// Behind a proxy, another server may reply.
+			if err == nil && clock.server == opened.clock.server {
+				opened.clock = clock
+			}
+		}
+	}
+	lasts, err := opened.clock.lasts(until)
+	return opened.clock, lasts, err
 }
 
 func (opened *stream) close() {
@@ -42,23 +71,30 @@ func (opened *stream) close() {
 // open sends a request to the first server that replies, and waits, over all servers together.
 func (client *Client) open(ctx context.Context, path string, body map[string]any, wait time.Duration) (*stream, error) {
 	begin := time.Now()
-	var opened *stream
-	err := client.first(ctx, func(server string) (err error) {
-		if wait != 0 {
-			body["wait"] = milliseconds(wait - since(begin))
+	for {
+		var opened *stream
+		err := client.first(ctx, func(server string) (err error) {
+			if wait != 0 {
+				body["wait"] = milliseconds(wait - since(begin))
+			}
+			opened, err = client.openOn(ctx, server, path, body)
+			return err
+		})
+		if err != errLateGrant {
+			return opened, err
 		}
-		opened, err = client.openOn(ctx, server+path, body)
-		return err
-	})
-	return opened, err
+	}
 }
+
+// errLateGrant means that the lease of a grant had ended when the grant arrived.
+var errLateGrant = errors.New("late grant")
 
 // post sends a request that may be repeated.
 func (client *Client) post(ctx context.Context, path string, body map[string]any) error {
 	return client.first(ctx, func(server string) error {
 		limited, cancel := context.WithTimeout(ctx, client.Silence)
 		defer cancel()
-		response, err := client.send(limited, server+path, body)
+		response, err := client.send(limited, http.MethodPost, server+path, body)
 		if err != nil {
 			return err
 		}
@@ -92,13 +128,13 @@ type goneError struct{ cause error }
 
 func (err *goneError) Error() string { return err.cause.Error() }
 
-func (client *Client) openOn(ctx context.Context, url string, body map[string]any) (*stream, error) {
+func (client *Client) openOn(ctx context.Context, server, path string, body map[string]any) (*stream, error) {
 	// The stream outlives the context of the caller, which limits the wait alone.
 	open, cancel := context.WithCancel(context.Background())
 	stop := make(chan struct{})
 	alive := make(chan struct{}, 1)
 	go client.limit(ctx, stop, alive, cancel)
-	opened, err := client.readGrant(open, alive, url, body)
+	opened, err := client.readGrant(open, alive, server, path, body)
 	close(stop)
 	if err != nil {
 		cancel()
@@ -139,12 +175,15 @@ func (client *Client) limit(ctx context.Context, stop, alive <-chan struct{}, ca
 }
 
 // send returns the reply to a request, or its problem.
-func (client *Client) send(ctx context.Context, url string, body map[string]any) (*http.Response, error) {
-	text, err := json.Marshal(body)
-	if err != nil {
-		return nil, err
+func (client *Client) send(ctx context.Context, method, url string, body map[string]any) (*http.Response, error) {
+	var text []byte
+	if body != nil {
+		var err error
+		if text, err = json.Marshal(body); err != nil {
+			return nil, err
+		}
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(text))
+	request, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(text))
 	if err != nil {
 		return nil, err
 	}
@@ -167,9 +206,9 @@ func (client *Client) send(ctx context.Context, url string, body map[string]any)
 	return response, nil
 }
 
-func (client *Client) readGrant(ctx context.Context, alive chan<- struct{}, url string, body map[string]any) (*stream, error) {
+func (client *Client) readGrant(ctx context.Context, alive chan<- struct{}, server, path string, body map[string]any) (*stream, error) {
 	sent := time.Now()
-	response, err := client.send(ctx, url, body)
+	response, err := client.send(ctx, http.MethodPost, server+path, body)
 	if err != nil {
 		return nil, err
 	}
@@ -178,21 +217,33 @@ func (client *Client) readGrant(ctx context.Context, alive chan<- struct{}, url 
 		response.Body.Close()
 		return nil, err
 	}
-	opened := &stream{clock: clock, lines: bufio.NewScanner(response.Body), body: response.Body}
+	opened := &stream{client: client, server: server, clock: clock, lines: bufio.NewScanner(response.Body), body: response.Body}
+	if opened.first, err = opened.wait(alive); err != nil {
+		response.Body.Close()
+		return nil, err
+	}
+	return opened, nil
+}
+
+// wait returns the line that ends the wait.
+func (opened *stream) wait(alive chan<- struct{}) (*line, error) {
 	for {
 		next, err := nextLine(opened.lines, alive)
 		if err != nil {
-			response.Body.Close()
 			return nil, &goneError{err}
 		}
 		switch next.Event {
 		case "queued":
 		case "failed":
-			response.Body.Close()
 			return nil, firstProblem(next.Problem).asError()
+		case "granted":
+			clock, lasts, err := opened.lasts(next.Until, grantAge)
+			if err == nil && lasts <= since(clock.sent) {
+				err = errLateGrant
+			}
+			return next, err
 		default:
-			opened.first = next
-			return opened, nil
+			return next, nil
 		}
 	}
 }

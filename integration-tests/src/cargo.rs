@@ -42,12 +42,13 @@ pub fn example(package: &str, name: &str) -> PathBuf {
     built(package, ["--example", name]).join("examples").join(name)
 }
 
-/// Builds a program of `package` with the profile of this test program, and returns the directory of that profile. With
+/// Builds a program of `package` with the profile of this program, and returns the directory of that profile. With
 /// `POLYLOCK_TEST_BUILT` set, the caller has built everything already.
 fn built(package: &str, target: [&str; 2]) -> PathBuf {
-    let test = std::env::current_exe().unwrap_or_else(|error| panic!("this program: {error}"));
-    // Beside the directory `deps` of the test programs.
-    let directory = test.ancestors().nth(2).unwrap_or(&test);
+    let program = std::env::current_exe().unwrap_or_else(|error| panic!("this program: {error}"));
+    let mut above = program.ancestors().skip(1);
+    // Test programs are in its directory `deps`.
+    let directory = above.find(|directory| !directory.ends_with("deps")).unwrap_or(&program);
     if std::env::var_os("POLYLOCK_TEST_BUILT").is_none() {
         let profile = if directory.ends_with("release") { "release" } else { "dev" };
         let build = ["build", "-q", "-p", package, "--all-features", "--profile", profile];

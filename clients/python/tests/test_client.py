@@ -13,8 +13,9 @@ import threading
 import time
 import unittest
 from typing import Sequence
+from unittest import mock
 
-from polylock_client import AsyncClient, Client, Lost, NotAcquired, Refused, Unavailable
+from polylock_client import AsyncClient, Client, Lost, NotAcquired, Refused, Unavailable, _held, _servers
 
 PROGRAM = os.environ.get("POLYLOCK_PROGRAM", "polylock")
 
@@ -87,6 +88,13 @@ class Case(unittest.TestCase):
         with self.assertRaises(Unavailable):
             Client(stopped.url, silence=0.5).lock("n").acquire()
         first.release()
+
+    def test_a_long_hold_reads_the_clock_of_its_server_again(self) -> None:
+        # Clocks that may differ by half: without another look, the hold would end after two seconds.
+        with mock.patch.object(_servers.ServerClock, "DRIFT", 0.5), mock.patch.object(_held, "RENEWAL_AGE", 0.2):
+            with self.locks.lock("n", ttl=2) as held:
+                time.sleep(6)
+                self.assertTrue(held.is_held)
 
     def test_a_caller_has_the_rights_of_its_token(self) -> None:
         access = os.path.join(self.directory, "access.toml")

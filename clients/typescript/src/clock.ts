@@ -23,20 +23,20 @@ export function since(moment: Moment): number {
  * difference, less the drift between the two clocks.
  */
 export class ServerClock {
-  readonly #server: string;
+  readonly server: string;
   readonly #us: bigint;
 
   constructor(
     readonly sent: Moment,
     header: string,
   ) {
-    [this.#server, this.#us] = parse(header);
+    [this.server, this.#us] = parse(header);
   }
 
   /** Returns the milliseconds from `sent` for which a lease lasts at least. */
   lasts(until: string): number {
     const [server, us] = parse(until);
-    if (server !== this.#server) throw new Error("a time of another server");
+    if (server !== this.server) throw new Error("a time of another server");
     const lasts = Number(us - this.#us) / 1000;
     return lasts - Math.max(lasts, 0) * DRIFT;
   }

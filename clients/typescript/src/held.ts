@@ -1,8 +1,7 @@
 /** Locks that are held. */
 
-import { type Moment, type ServerClock, since } from "./clock.js";
 import { Lost } from "./errors.js";
-import type { Line, Servers, Stream } from "./servers.js";
+import { type Lease, RENEWAL_AGE_MS, type Servers, type Stream, left } from "./servers.js";
 
 /** The longest time of one timer: a suspended machine stops it. */
 const TICK_MS = 500;
@@ -19,9 +18,8 @@ export class Held implements AsyncDisposable {
   readonly lost: AbortSignal;
   readonly #losing = new AbortController();
   readonly #closing: AbortController;
-  readonly #sent: Moment;
   readonly #reading: Promise<void>;
-  #lastsMs: number;
+  #lease: Lease;
   #isReleased = false;
   #timer: NodeJS.Timeout | undefined;
 
@@ -30,22 +28,21 @@ export class Held implements AsyncDisposable {
     readonly name: string,
     stream: Stream,
   ) {
-    const { first, clock, lines } = stream;
+    const { first } = stream;
     this.fencingToken = first.fencing_token ?? 0;
     this.fencingTokens = first.fencing_tokens ?? { [name]: this.fencingToken };
     this.slot = first.slot;
     this.lost = this.#losing.signal;
     this.#closing = stream.closing;
-    this.#sent = clock.sent;
-    this.#lastsMs = clock.lasts(first.until ?? "");
+    this.#lease = stream.lease;
     this.#watch();
     // Without the server, the lock is held until its deadline.
-    this.#reading = this.#read(clock, lines).catch(() => {});
+    this.#reading = this.#read(stream).catch(() => {});
   }
 
   /** The milliseconds until the deadline, unless the lock is renewed before; 0 once it is lost. */
   get remainingMs(): number {
-    return this.#isReleased || this.lost.aborted ? 0 : Math.max(this.#lastsMs - since(this.#sent), 0);
+    return this.#isReleased || this.lost.aborted ? 0 : Math.max(left(this.#lease), 0);
   }
 
   /** True before the deadline, and before a loss or the release. */
@@ -72,11 +69,12 @@ export class Held implements AsyncDisposable {
     return this.release();
   }
 
-  async #read(clock: ServerClock, lines: AsyncGenerator<Line, void>): Promise<void> {
-    for await (const line of lines) {
+  async #read(stream: Stream): Promise<void> {
+    for await (const line of stream.lines) {
       if (line.event === "renewed") {
+        const lease = await stream.leaseUntil(line.until ?? "", RENEWAL_AGE_MS);
         // A renewal after the deadline revives nothing.
-        if (this.isHeld) this.#lastsMs = Math.max(this.#lastsMs, clock.lasts(line.until ?? ""));
+        if (this.isHeld && left(lease) > left(this.#lease)) this.#lease = lease;
       } else if (line.event === "lost") {
         this.#lose(line.reason ?? "gone");
       }
@@ -90,9 +88,9 @@ export class Held implements AsyncDisposable {
   }
 
   #watch(): void {
-    const left = this.remainingMs;
-    if (left === 0) return this.#lose("deadline");
-    this.#timer = setTimeout(() => this.#watch(), Math.min(left, TICK_MS));
+    const { remainingMs } = this;
+    if (remainingMs === 0) return this.#lose("deadline");
+    this.#timer = setTimeout(() => this.#watch(), Math.min(remainingMs, TICK_MS));
   }
 }
 

@@ -1,6 +1,6 @@
 /** The servers, and the requests to them: the first one that replies serves a request. */
 
-import { ServerClock, now, since } from "./clock.js";
+import { type Moment, ServerClock, now, since } from "./clock.js";
 import { type Problem, Unavailable, errorOf } from "./errors.js";
 
 /** The settings of a client. */
@@ -24,18 +24,55 @@ export type Line = {
 };
 
 /** A stream after the line that ends the wait. */
-export interface Stream {
-  first: Line;
-  clock: ServerClock;
-  lines: AsyncGenerator<Line, void>;
-  closing: AbortController;
+export class Stream {
+  /** The line that has ended the wait. */
+  first: Line = { event: "" };
+  /** The lease of a grant. */
+  lease: Lease = { sent: { monotonic: 0, wall: 0 }, lastsMs: 0 };
+
+  constructor(
+    private clock: ServerClock,
+    readonly lines: AsyncGenerator<Line, void>,
+    readonly closing: AbortController,
+    private readonly readClock: () => Promise<ServerClock>,
+  ) {}
+
+  /**
+   * Returns the time for which a lease lasts at least. The clock of the server is read again after this age: the two clocks drift, and the first request may have been
+   * late.
+   */
+  async leaseUntil(until: string, longestAgeMs: number): Promise<Lease> {
+    if (since(this.clock.sent) > longestAgeMs) {
+      const clock = await this.readClock().catch(() => this.clock);
+      // Behind a proxy, another server may reply.
+      if (clock.server === this.clock.server) this.clock = clock;
+    }
+    return { sent: this.clock.sent, lastsMs: this.clock.lasts(until) };
+  }
 }
+
+/** A lease, which lasts at least for this time after a moment. */
+export interface Lease {
+  sent: Moment;
+  lastsMs: number;
+}
+
+/** Returns the milliseconds until the end of a lease; negative after it. */
+export const left = ({ sent, lastsMs }: Lease) => lastsMs - since(sent);
+
+/** The age after which the clock of a server is read again, at a grant and at a renewal, and the time limit for that. */
+const GRANT_AGE_MS = 1000;
+export const RENEWAL_AGE_MS = 30_000;
+const CLOCK_TIMEOUT_MS = 2000;
 
 /** The silence after which a server is given up while a request waits. It sends a line every five seconds. */
 const SILENCE_MS = 15_000;
 
 /** The server has ended, or is silent. */
 class Gone extends Error {}
+
+/** The lease of a grant had ended when the grant arrived. */
+class LateGrant extends Error {}
 
 /** Returns a time for the body of a request. */
 export const time = (ms: number | undefined) => (ms === undefined ? undefined : `${Math.max(Math.round(ms), 0)}ms`);
@@ -52,12 +89,18 @@ export class Servers {
   }
 
   /** Waits for a lock, for `waitMs` over all servers together. */
-  open(path: string, settings: object, waitMs?: number, signal?: AbortSignal): Promise<Stream> {
+  async open(path: string, settings: object, waitMs?: number, signal?: AbortSignal): Promise<Stream> {
     const begin = now();
-    return this.#first(signal, (url, closing) => {
-      const body = { ...settings, wait: time(waitMs === undefined ? undefined : waitMs - since(begin)) };
-      return this.#open(new URL(path, url), this.#request(body, closing.signal), closing);
-    });
+    for (;;) {
+      try {
+        return await this.#first(signal, (url, closing) => {
+          const body = { ...settings, wait: time(waitMs === undefined ? undefined : waitMs - since(begin)) };
+          return this.#open(new URL(path, url), this.#request(body, closing.signal), closing);
+        });
+      } catch (error) {
+        if (!(error instanceof LateGrant)) throw error;
+      }
+    }
   }
 
   /** Sends a request that may be repeated. */
@@ -104,6 +147,13 @@ export class Servers {
     return response;
   }
 
+  async #clockOf(url: URL): Promise<ServerClock> {
+    const sent = now();
+    const response = await this.#send(new URL("/healthz", url), { headers: this.#headers, signal: AbortSignal.timeout(CLOCK_TIMEOUT_MS) });
+    await response.arrayBuffer();
+    return new ServerClock(sent, response.headers.get("polylock-clock") ?? "");
+  }
+
   async #open(url: URL, request: RequestInit, closing: AbortController): Promise<Stream> {
     let timer: NodeJS.Timeout | undefined;
     const restart = () => {
@@ -116,11 +166,18 @@ export class Servers {
       const response = await this.#send(url, request);
       const clock = new ServerClock(sent, response.headers.get("polylock-clock") ?? "");
       const lines = linesOf(response, () => timer && restart());
+      const stream = new Stream(clock, lines, closing, () => this.#clockOf(url));
       for (;;) {
-        const { value: first, done } = await lines.next();
+        const { value: line, done } = await lines.next();
         if (done) throw new Gone("the server has ended while the request waited");
-        if (first.event === "failed") throw errorOf(first.problem ?? {});
-        if (first.event !== "queued") return { first, clock, lines, closing };
+        if (line.event === "failed") throw errorOf(line.problem ?? {});
+        if (line.event === "queued") continue;
+        if (line.event === "granted") {
+          stream.lease = await stream.leaseUntil(line.until ?? "", GRANT_AGE_MS);
+          if (left(stream.lease) <= 0) throw new LateGrant();
+        }
+        stream.first = line;
+        return stream;
       }
     } finally {
       // From now on, the deadline limits the silence.

@@ -7,8 +7,7 @@
 //! | `streams` | the memory and the processor time of a server with 10,000 streams, each of which holds a lock |
 //! | `slow` | acquisitions beside 1,000 readers that do not read and 1,000 connections without a request, and without them |
 //!
-//! `cargo build --release -p polylock-cli && cargo bench -p polylock-integration-tests --bench service` prints a line of JSON for each; behind
-//! `--`, words select some.
+//! `cargo bench -p polylock-integration-tests --bench service` prints a line of JSON for each; behind `--`, words select some.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark")]
 
 mod crowds;

@@ -1,9 +1,9 @@
 //! A server in a process of its own, and requests without a client library.
 
-use std::{fs, path::PathBuf, sync::Mutex, time::Duration};
+use std::{fs, sync::Mutex, time::Duration};
 
 use polylock_core::Moment;
-use polylock_integration_tests::{clock::now, process::Process};
+use polylock_integration_tests::{cargo::polylock, clock::now, process::Process};
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
     net::{
@@ -24,12 +24,10 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts the command beside this program.
+    /// Starts the command, built with the profile of this program.
     pub(crate) fn start(store: &str) -> Self {
-        let program: PathBuf = std::env::current_exe().unwrap().parent().unwrap().with_file_name("polylock");
-        assert!(program.exists(), "{} is missing: cargo build --release -p polylock-cli", program.display());
         let arguments = ["serve", "-S", store, "--listen", "127.0.0.1:0"];
-        let mut process = Process::start(program, arguments);
+        let mut process = Process::start(polylock(), arguments);
         let line = process.next_line(START).unwrap();
         let address = line.strip_prefix("http://").unwrap().to_owned();
         Self { id: process.id(), _process: Mutex::new(process), address }

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from ._clock import now
 from ._errors import Lost, PolylockError
-from ._servers import Servers, Stream
+from ._servers import GRANT_AGE, RENEWAL_AGE, Servers, Stream
 
 
 class Held:
@@ -33,7 +33,7 @@ class Held:
         self.reason: Optional[str] = None
         self._stream = stream
         self._socket = stream.connection.sock
-        self._deadline = stream.clock.deadline(granted["until"])
+        self._deadline = stream.deadline(granted["until"], GRANT_AGE)
         self._changed = threading.Condition()
         self._ended = False
         self._on_loss: list[Callable[[], None]] = []
@@ -98,10 +98,11 @@ class Held:
         try:
             for line in self._stream.lines():
                 if line["event"] == "renewed":
+                    deadline = self._stream.deadline(line["until"], RENEWAL_AGE)
                     with self._changed:
                         # A renewal after the deadline revives nothing.
                         if now() < self._deadline:
-                            self._deadline = max(self._deadline, self._stream.clock.deadline(line["until"]))
+                            self._deadline = max(self._deadline, deadline)
                             self._changed.notify_all()
                 elif line["event"] == "lost":
                     self._lose(line["reason"])

@@ -6,7 +6,7 @@ import http.client
 import json
 import socket
 import ssl
-from typing import Any, Callable, Iterator, NamedTuple, Optional, TypeVar, Union
+from typing import Any, Callable, Iterator, Optional, TypeVar, Union
 from urllib.parse import urlsplit
 
 from ._clock import ServerClock, now
@@ -17,21 +17,58 @@ T = TypeVar("T")
 
 #: The silence after which a server is given up while a request waits. It sends a line every five seconds.
 SILENCE: Seconds = 15
+#: The age after which the clock of a server is read again, at a grant and at a renewal.
+GRANT_AGE: Seconds = 1
+RENEWAL_AGE: Seconds = 30
+#: The time limit for that.
+CLOCK_TIMEOUT: Seconds = 2
 
 
-class Stream(NamedTuple):
+class _LateGrant(Exception):
+    """The lease of a grant had ended when the grant arrived."""
+
+
+class Stream:
     """A stream after the line that ends the wait."""
 
-    line: dict[str, Any]
-    connection: http.client.HTTPConnection
-    response: http.client.HTTPResponse
-    clock: ServerClock
+    def __init__(
+        self,
+        connection: http.client.HTTPConnection,
+        response: http.client.HTTPResponse,
+        clock: ServerClock,
+        read_clock: Callable[[], ServerClock],
+    ) -> None:
+        #: The line that has ended the wait.
+        self.line: dict[str, Any] = {}
+        self.connection = connection
+        self._response = response
+        self._clock = clock
+        self._read_clock = read_clock
 
     def lines(self) -> Iterator[dict[str, Any]]:
-        return _lines(self.response)
+        while True:
+            line = self._response.readline()
+            if not line:
+                return
+            if line.strip():
+                yield json.loads(line)
+
+    def deadline(self, until: str, longest_age: Seconds) -> float:
+        """Returns the time, by :func:`now`, at which a lease ends at the earliest. The clock of the server is read again after this age: the two clocks drift, and
+        the first request may have been late.
+        """
+        if now() - self._clock.sent > longest_age:
+            try:
+                clock = self._read_clock()
+                # Behind a proxy, another server may reply.
+                if clock.server == self._clock.server:
+                    self._clock = clock
+            except (OSError, ValueError, http.client.HTTPException):
+                pass
+        return self._clock.deadline(until)
 
     def close(self) -> None:
-        self.response.close()
+        self._response.close()
         self.connection.close()
 
 
@@ -58,44 +95,62 @@ class Servers:
         """Waits for a lock, for ``wait`` seconds over all servers together."""
         begin = now()
 
-        def on(connection: http.client.HTTPConnection) -> Stream:
+        def on(connection: http.client.HTTPConnection, url: str) -> Stream:
             settings = dict(body)
             if wait is not None:
                 settings["wait"] = text(max(wait - (now() - begin), 0))
             sent = now()
-            response = self._send(connection, path, settings)
+            response = self._send(connection, "POST", path, settings)
             clock = ServerClock(sent, response.headers["polylock-clock"])
-            for line in _lines(response):
-                if line["event"] == "failed":
+            stream = Stream(connection, response, clock, lambda: self._clock_of(url))
+            for line in stream.lines():
+                event = line["event"]
+                if event == "failed":
                     raise of_problem(line["problem"])
-                if line["event"] != "queued":
-                    assert connection.sock is not None
-                    # From now on, the deadline limits the silence.
-                    connection.sock.settimeout(None)
-                    return Stream(line, connection, response, clock)
+                if event == "queued":
+                    continue
+                if event == "granted" and stream.deadline(line["until"], GRANT_AGE) <= now():
+                    raise _LateGrant
+                stream.line = line
+                assert connection.sock is not None
+                # From now on, the deadline limits the silence.
+                connection.sock.settimeout(None)
+                return stream
             raise ConnectionError("the server has ended while the request waited")
 
-        return self._first(on)
+        while True:
+            try:
+                return self._first(on)
+            except _LateGrant:
+                pass
 
     def post(self, path: str, body: dict[str, Any]) -> None:
         """Sends a request that may be repeated."""
 
-        def on(connection: http.client.HTTPConnection) -> None:
-            self._send(connection, path, body).read()
+        def on(connection: http.client.HTTPConnection, _: str) -> None:
+            self._send(connection, "POST", path, body).read()
             connection.close()
 
         self._first(on)
 
-    def _first(self, send: Callable[[http.client.HTTPConnection], T]) -> T:
+    def _clock_of(self, url: str) -> ServerClock:
+        connection = self._connect(url, CLOCK_TIMEOUT)
+        try:
+            sent = now()
+            return ServerClock(sent, self._send(connection, "GET", "/healthz", None).headers["polylock-clock"])
+        finally:
+            connection.close()
+
+    def _first(self, send: Callable[[http.client.HTTPConnection, str], T]) -> T:
         failure: Exception = Unavailable("there is no server")
         for url in self._urls:
             try:
-                connection = self._connect(url)
+                connection = self._connect(url, self._silence)
             except OSError as error:
                 failure = error
                 continue
             try:
-                return send(connection)
+                return send(connection, url)
             # A server that shuts down, too: another one may do better.
             except (OSError, http.client.HTTPException, Unavailable) as error:
                 connection.close()
@@ -105,14 +160,16 @@ class Servers:
                 raise
         raise Unavailable(f"{', '.join(self._urls)}: {failure}") from failure
 
-    def _send(self, connection: http.client.HTTPConnection, path: str, body: dict[str, Any]) -> http.client.HTTPResponse:
-        connection.request("POST", path, json.dumps(body), self._headers)
+    def _send(
+        self, connection: http.client.HTTPConnection, method: str, path: str, body: Optional[dict[str, Any]]
+    ) -> http.client.HTTPResponse:
+        connection.request(method, path, None if body is None else json.dumps(body), self._headers)
         response = connection.getresponse()
         if response.status >= 300:
             raise of_problem(_problem(response))
         return response
 
-    def _connect(self, url: str) -> http.client.HTTPConnection:
+    def _connect(self, url: str, silence: Seconds) -> http.client.HTTPConnection:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"{url} is not the URL of a lock service: http://host:port")
@@ -125,7 +182,7 @@ class Servers:
         connection.connect()
         assert connection.sock is not None
         connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.sock.settimeout(self._silence)
+        connection.sock.settimeout(silence)
         return connection
 
 
@@ -140,12 +197,3 @@ def _problem(response: http.client.HTTPResponse) -> dict[str, Any]:
         return problem if isinstance(problem, dict) else {}
     except ValueError:
         return {"status": response.status, "detail": f"the server replied {response.status}"}
-
-
-def _lines(response: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
-    while True:
-        line = response.readline()
-        if not line:
-            return
-        if line.strip():
-            yield json.loads(line)
