@@ -2,7 +2,9 @@ package polylock
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/url"
 	"sync"
 	"time"
 )
@@ -22,6 +24,9 @@ type Lock struct {
 	Slot int
 
 	stream *stream
+	ids    map[string]string
+	hold   map[string]any
+	ttl    time.Duration
 	lost   chan struct{}
 	ended  chan struct{}
 
@@ -30,9 +35,11 @@ type Lock struct {
 	clock serverClock
 	lasts time.Duration
 	err   error
+	// True once Release was called.
+	released bool
 }
 
-func newLock(name string, opened *stream) (*Lock, error) {
+func newLock(name, mode string, opened *stream) (*Lock, error) {
 	granted := opened.first
 	clock, lasts, err := opened.lasts(granted.Until, grantAge)
 	if err != nil {
@@ -43,8 +50,19 @@ func newLock(name string, opened *stream) (*Lock, error) {
 	if tokens == nil {
 		tokens = map[string]uint64{name: granted.FencingToken}
 	}
+	ids := granted.IDs
+	if ids == nil {
+		ids = map[string]string{name: granted.ID}
+	}
+	hold := texts(map[string]string{"mode": mode})
+	slot := 0
+	if granted.Slot != nil {
+		slot = *granted.Slot
+		hold["slot"] = slot
+	}
 	lock := &Lock{
-		Name: name, FencingToken: granted.FencingToken, FencingTokens: tokens, Slot: granted.Slot, stream: opened, clock: clock, lasts: lasts,
+		Name: name, FencingToken: granted.FencingToken, FencingTokens: tokens, Slot: slot, ids: ids, hold: hold,
+		ttl: time.Duration(granted.TTLMs) * time.Millisecond, stream: opened, clock: clock, lasts: lasts,
 		lost: make(chan struct{}), ended: make(chan struct{}),
 	}
 	// The reader waits for the server, and the watch for the deadline: a silent server delays no loss.
@@ -97,12 +115,25 @@ func (lock *Lock) Context(parent context.Context) context.Context {
 	return ctx
 }
 
-// Release releases the lock. It may be called again.
+// Release releases the lock. It may be called again. If no server can be reached, the lock is free when its lease has ended.
 func (lock *Lock) Release() {
 	lock.mutex.Lock()
-	defer lock.mutex.Unlock()
+	isFirst := !lock.released
+	lock.released = true
 	lock.end(ErrReleased)
-	// The server releases a lock whose stream is closed.
+	lock.mutex.Unlock()
+	if isFirst {
+		ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
+		defer cancel()
+		for name, id := range lock.ids {
+			query := url.Values{"name": {name}}
+			for key, value := range lock.hold {
+				query.Set(key, fmt.Sprint(value))
+			}
+			// The end of a stream is no release: the network may have cut it. The lease ends the hold if this fails.
+			_ = lock.stream.client.delete(ctx, "/v1/holds/"+id+"?"+query.Encode())
+		}
+	}
 	lock.stream.cancel()
 }
 
@@ -123,7 +154,7 @@ func (lock *Lock) read() {
 	for {
 		next, err := nextLine(lock.stream.lines, nil)
 		if err != nil {
-			// Without the server, the lock is held until its deadline.
+			lock.renew()
 			return
 		}
 		var clock serverClock
@@ -145,6 +176,50 @@ func (lock *Lock) read() {
 		}
 		lock.mutex.Unlock()
 	}
+}
+
+// renew renews the lock without a stream, on any server, until its end.
+func (lock *Lock) renew() {
+	ctx := lock.Context(context.Background())
+	for ctx.Err() == nil {
+		pause := lock.ttl / 3
+		clock, lasts, err := lock.renewAll(ctx)
+		lock.mutex.Lock()
+		left := lock.remaining()
+		switch {
+		case errors.Is(err, ErrLost):
+			lock.end(fmt.Errorf("%w: %s: gone", ErrLost, lock.Name))
+		case err != nil:
+			pause = lock.ttl / 10
+		// A renewal after the deadline revives nothing.
+		case left > 0 && lasts-since(clock.sent) > left:
+			lock.clock, lock.lasts = clock, lasts
+		}
+		lock.mutex.Unlock()
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+	}
+}
+
+// renewAll renews all locks, and returns the lease that ends first.
+func (lock *Lock) renewAll(ctx context.Context) (first serverClock, lasts time.Duration, err error) {
+	isFirst := true
+	for name, id := range lock.ids {
+		body := map[string]any{"name": name, "ttl": milliseconds(lock.ttl)}
+		for key, value := range lock.hold {
+			body[key] = value
+		}
+		clock, time, err := lock.stream.client.renew(ctx, "/v1/holds/"+id, body)
+		if err != nil {
+			return clock, 0, err
+		}
+		if isFirst || time-since(clock.sent) < lasts-since(first.sent) {
+			first, lasts, isFirst = clock, time, false
+		}
+	}
+	return first, lasts, nil
 }
 
 func (lock *Lock) watch() {

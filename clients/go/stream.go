@@ -18,7 +18,10 @@ type line struct {
 	Event         string            `json:"event"`
 	FencingToken  uint64            `json:"fencing_token"`
 	FencingTokens map[string]uint64 `json:"fencing_tokens"`
-	Slot          int               `json:"slot"`
+	ID            string            `json:"id"`
+	IDs           map[string]string `json:"ids"`
+	TTLMs         int64             `json:"ttl_ms"`
+	Slot          *int              `json:"slot"`
 	Attempt       int               `json:"attempt"`
 	Until         string            `json:"until"`
 	Reason        string            `json:"reason"`
@@ -30,6 +33,12 @@ const (
 	grantAge     = time.Second
 	renewalAge   = 30 * time.Second
 	clockTimeout = 2 * time.Second
+)
+
+// renewalTimeout is the silence after which a server is given up that is to renew or to release a hold, and releaseTimeout the time limit for a release.
+const (
+	renewalTimeout = time.Second
+	releaseTimeout = 5 * time.Second
 )
 
 // stream is a stream after the line that ends the wait.
@@ -91,15 +100,48 @@ var errLateGrant = errors.New("late grant")
 
 // post sends a request that may be repeated.
 func (client *Client) post(ctx context.Context, path string, body map[string]any) error {
+	return client.repeat(ctx, http.MethodPost, path, body, client.Silence)
+}
+
+// delete sends a request that may be repeated.
+func (client *Client) delete(ctx context.Context, path string) error {
+	return client.repeat(ctx, http.MethodDelete, path, nil, renewalTimeout)
+}
+
+func (client *Client) repeat(ctx context.Context, method, path string, body map[string]any, silence time.Duration) error {
 	return client.first(ctx, func(server string) error {
-		limited, cancel := context.WithTimeout(ctx, client.Silence)
+		limited, cancel := context.WithTimeout(ctx, silence)
 		defer cancel()
-		response, err := client.send(limited, http.MethodPost, server+path, body)
+		response, err := client.send(limited, method, server+path, body)
 		if err != nil {
 			return err
 		}
 		return response.Body.Close()
 	})
+}
+
+// renew renews a hold, and returns its lease. It returns [ErrLost] if the hold has ended.
+func (client *Client) renew(ctx context.Context, path string, body map[string]any) (clock serverClock, lasts time.Duration, err error) {
+	err = client.first(ctx, func(server string) error {
+		limited, cancel := context.WithTimeout(ctx, renewalTimeout)
+		defer cancel()
+		sent := time.Now()
+		response, err := client.send(limited, http.MethodPut, server+path, body, "If-Match", "*")
+		if err != nil {
+			return err
+		}
+		defer response.Body.Close()
+		renewed := &line{}
+		if err := json.NewDecoder(response.Body).Decode(renewed); err != nil {
+			return &goneError{err}
+		}
+		if clock, err = newServerClock(sent, response.Header.Get("polylock-clock")); err != nil {
+			return err
+		}
+		lasts, err = clock.lasts(renewed.Until)
+		return err
+	})
+	return clock, lasts, err
 }
 
 // first calls send with each server until one has replied.
@@ -175,7 +217,7 @@ func (client *Client) limit(ctx context.Context, stop, alive <-chan struct{}, ca
 }
 
 // send returns the reply to a request, or its problem.
-func (client *Client) send(ctx context.Context, method, url string, body map[string]any) (*http.Response, error) {
+func (client *Client) send(ctx context.Context, method, url string, body map[string]any, header ...string) (*http.Response, error) {
 	var text []byte
 	if body != nil {
 		var err error
@@ -188,6 +230,9 @@ func (client *Client) send(ctx context.Context, method, url string, body map[str
 		return nil, err
 	}
 	request.Header.Set("Content-Type", "application/json")
+	if len(header) == 2 {
+		request.Header.Set(header[0], header[1])
+	}
 	if client.Token != "" {
 		request.Header.Set("Authorization", "Bearer "+client.Token)
 	}

@@ -1,7 +1,7 @@
 /** Locks that are held. */
 
 import { Lost } from "./errors.js";
-import { type Lease, RENEWAL_AGE_MS, type Servers, type Stream, left } from "./servers.js";
+import { type Lease, RENEWAL_AGE_MS, type Servers, type Stream, left, time } from "./servers.js";
 
 /** The longest time of one timer: a suspended machine stops it. */
 const TICK_MS = 500;
@@ -18,7 +18,11 @@ export class Held implements AsyncDisposable {
   readonly lost: AbortSignal;
   readonly #losing = new AbortController();
   readonly #closing: AbortController;
-  readonly #reading: Promise<void>;
+  readonly #servers: Servers;
+  readonly #ids: Readonly<Record<string, string>>;
+  readonly #hold: { mode?: string; slot?: number };
+  readonly #ttlMs: number;
+  #wake: () => void = () => {};
   #lease: Lease;
   #isReleased = false;
   #timer: NodeJS.Timeout | undefined;
@@ -26,9 +30,15 @@ export class Held implements AsyncDisposable {
   /** @internal */
   constructor(
     readonly name: string,
+    servers: Servers,
     stream: Stream,
+    mode?: string,
   ) {
     const { first } = stream;
+    this.#servers = servers;
+    this.#ids = first.ids ?? { [name]: first.id ?? "" };
+    this.#hold = { ...(mode !== undefined && { mode }), ...(first.slot !== undefined && { slot: first.slot }) };
+    this.#ttlMs = first.ttl_ms ?? 0;
     this.fencingToken = first.fencing_token ?? 0;
     this.fencingTokens = first.fencing_tokens ?? { [name]: this.fencingToken };
     this.slot = first.slot;
@@ -36,8 +46,9 @@ export class Held implements AsyncDisposable {
     this.#closing = stream.closing;
     this.#lease = stream.lease;
     this.#watch();
-    // Without the server, the lock is held until its deadline.
-    this.#reading = this.#read(stream).catch(() => {});
+    void this.#read(stream)
+      .catch(() => {})
+      .then(() => this.#renew());
   }
 
   /** The milliseconds until the deadline, unless the lock is renewed before; 0 once it is lost. */
@@ -57,12 +68,17 @@ export class Held implements AsyncDisposable {
     throw this.lost.reason instanceof Lost ? this.lost.reason : new Lost(this.name, "released");
   }
 
-  /** Releases the lock. It may be called again. */
+  /** Releases the lock. It may be called again. If no server can be reached, the lock is free when its lease has ended. */
   async release(): Promise<void> {
+    if (this.#isReleased) return;
     this.#isReleased = true;
     clearTimeout(this.#timer);
+    this.#wake();
+    const parameters = Object.entries(this.#hold).map(([key, value]) => [key, String(value)] as [string, string]);
+    // The end of a stream is no release: the network may have cut it.
+    const releasing = Object.entries(this.#ids).map(([name, id]) => this.#servers.delete(`/v1/holds/${id}?${new URLSearchParams([["name", name], ...parameters])}`));
+    await Promise.allSettled(releasing);
     this.#closing.abort();
-    await this.#reading;
   }
 
   [Symbol.asyncDispose](): Promise<void> {
@@ -78,6 +94,30 @@ export class Held implements AsyncDisposable {
       } else if (line.event === "lost") {
         this.#lose(line.reason ?? "gone");
       }
+    }
+  }
+
+  /** Renews the lock without a stream, on any server, until its end. */
+  async #renew(): Promise<void> {
+    this.lost.addEventListener("abort", () => this.#wake(), { once: true });
+    while (this.isHeld) {
+      let pauseMs = this.#ttlMs / 3;
+      try {
+        const body = { ttl: time(this.#ttlMs), ...this.#hold };
+        const renewals = Object.entries(this.#ids).map(([name, id]) => this.#servers.renew(`/v1/holds/${id}`, { name, ...body }));
+        const leases = await Promise.all(renewals);
+        const first = leases.reduce((one, other) => (left(one) < left(other) ? one : other));
+        // A renewal after the deadline revives nothing.
+        if (this.isHeld && left(first) > left(this.#lease)) this.#lease = first;
+      } catch (error) {
+        if (error instanceof Lost) return this.#lose(error.reason);
+        pauseMs = Math.min(this.#ttlMs / 10, TICK_MS);
+      }
+      if (!this.isHeld) return;
+      await new Promise<void>((wake) => {
+        this.#wake = wake;
+        setTimeout(wake, pauseMs).unref();
+      });
     }
   }
 
@@ -102,7 +142,7 @@ export class Attempt extends Held {
 
   /** @internal */
   constructor(name: string, servers: Servers, stream: Stream) {
-    super(name, stream);
+    super(name, servers, stream);
     this.number = stream.first.attempt ?? 1;
     this.#servers = servers;
   }

@@ -60,7 +60,8 @@ export class Client {
    * and with the reason of `signal` if that is aborted.
    */
   async acquire(name: string, { ttlMs, waitMs, signal, ...settings }: Settings = {}): Promise<Held> {
-    return new Held(name, await this.#servers.open(`/v1/locks/${encodeURIComponent(name)}`, { ...settings, ttl: time(ttlMs) }, waitMs, signal));
+    const stream = await this.#servers.open(`/v1/locks/${encodeURIComponent(name)}`, { ...settings, ttl: time(ttlMs) }, waitMs, signal);
+    return new Held(name, this.#servers, stream, settings.mode);
   }
 
   /**

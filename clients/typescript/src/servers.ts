@@ -16,6 +16,9 @@ export type Line = {
   event: string;
   fencing_token?: number;
   fencing_tokens?: Record<string, number>;
+  id?: string;
+  ids?: Record<string, string>;
+  ttl_ms?: number;
   slot?: number;
   attempt?: number;
   until?: string;
@@ -65,6 +68,9 @@ const GRANT_AGE_MS = 1000;
 export const RENEWAL_AGE_MS = 30_000;
 const CLOCK_TIMEOUT_MS = 2000;
 
+/** The silence after which a server is given up that is to renew or to release a hold. */
+const RENEWAL_TIMEOUT_MS = 1000;
+
 /** The silence after which a server is given up while a request waits. It sends a line every five seconds. */
 const SILENCE_MS = 15_000;
 
@@ -105,10 +111,31 @@ export class Servers {
 
   /** Sends a request that may be repeated. */
   async post(path: string, body: object): Promise<void> {
-    await this.#first(undefined, async (url, closing) => {
-      const timer = setTimeout(() => closing.abort(new Gone("the server is silent")), this.#silenceMs);
+    await this.#repeat("POST", path, body, this.#silenceMs);
+  }
+
+  /** Sends a request that may be repeated. */
+  async delete(path: string): Promise<void> {
+    await this.#repeat("DELETE", path, undefined, RENEWAL_TIMEOUT_MS);
+  }
+
+  /** Renews a hold, and returns its lease. Rejects with `Lost` if the hold has ended. */
+  async renew(path: string, body: object): Promise<Lease> {
+    const { sent, response } = await this.#repeat("PUT", path, body, RENEWAL_TIMEOUT_MS, { "if-match": "*" });
+    const clock = new ServerClock(sent, response.headers.get("polylock-clock") ?? "");
+    return { sent, lastsMs: clock.lasts(((await response.json()) as Line).until ?? "") };
+  }
+
+  #repeat(method: string, path: string, body: object | undefined, silenceMs: number, headers = {}): Promise<{ sent: Moment; response: Response }> {
+    return this.#first(undefined, async (url, closing) => {
+      const timer = setTimeout(() => closing.abort(new Gone("the server is silent")), silenceMs);
       try {
-        await (await this.#send(new URL(path, url), this.#request(body, closing.signal))).arrayBuffer();
+        const sent = now();
+        const request = { method, headers: { ...this.#headers, ...headers }, signal: closing.signal, ...(body && { body: JSON.stringify(body) }) };
+        const response = await this.#send(new URL(path, url), request);
+        // The whole reply is in time.
+        const text = await response.text();
+        return { sent, response: new Response(text || null, { status: response.status, headers: response.headers }) };
       } finally {
         clearTimeout(timer);
       }

@@ -58,6 +58,12 @@ impl HoldHandle {
         &self.name
     }
 
+    /// Returns the id of the request, by which the store finds the hold. It is a secret.
+    #[must_use]
+    pub const fn id(&self) -> RequestId {
+        self.id
+    }
+
     /// Returns the mode of the hold.
     #[must_use]
     pub const fn mode(&self) -> Mode {

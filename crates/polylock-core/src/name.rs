@@ -78,6 +78,14 @@ impl LockName {
         if is_valid { Ok(part) } else { Err(InvalidName::Nul { at: semaphore.as_str().len() }) }
     }
 
+    /// Returns the name of the lock of a slot of the semaphore with this name.
+    ///
+    /// # Errors
+    /// [`InvalidName`] if the name is not one of a semaphore, or no semaphore has a slot with this number.
+    pub fn of_slot(semaphore: &str, slot: u32) -> Result<Self, InvalidName> {
+        Self::from_store(format!("{semaphore}{PART}{slot}"))
+    }
+
     /// Returns the name of the lock of a slot of the semaphore with this name, or of its turnstile.
     pub(crate) fn of_semaphore(&self, slot: Option<u32>) -> Self {
         let name = &self.0;

@@ -8,12 +8,12 @@ use std::{sync::Arc, time::Duration};
 use axum::{
     Json,
     extract::{Path, Query, State},
-    http::{HeaderMap, StatusCode},
+    http::{HeaderMap, StatusCode, header},
     response::{IntoResponse, Response},
 };
 use polylock_core::{
-    Backend, ClaimOutcome, Clock, KeepAlive, LockName, LostReason, Moment, QueuePosition, Release, Request,
-    Result, SystemClock, deadline, duration,
+    Backend, ClaimOutcome, Clock, InvalidName, KeepAlive, LockName, LostReason, Moment, QueuePosition,
+    Release, Request, Result, SystemClock, deadline, duration,
 };
 use polylock_protocol::{
     InvalidBody, Problem,
@@ -38,6 +38,7 @@ const MAX_WAIT: Duration = Duration::from_secs(60);
 #[serde(deny_unknown_fields)]
 pub(crate) struct Hold {
     name: String,
+    slot: Option<u32>,
     mode: Option<String>,
     ttl: Option<String>,
     owner: Option<String>,
@@ -49,12 +50,14 @@ pub(crate) struct Hold {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Held {
     name: String,
+    slot: Option<u32>,
     mode: Option<String>,
 }
 
 /// The outcome of a claim or a renewal.
 enum Outcome {
     Held { token: u64, until: Moment },
+    Renewed(Moment),
     Queued(QueuePosition),
     Lost(LostReason),
     Released,
@@ -65,10 +68,14 @@ fn request(
     service: &Inner,
     caller: &Caller,
     id: &str,
-    name: &str,
+    (name, slot): (&str, Option<u32>),
     mode: Option<&str>,
 ) -> Result<Request, Refused> {
-    let name = LockName::new(name).map_err(|error| InvalidBody::new("name", error.to_string()))?;
+    let invalid = |error: InvalidName| InvalidBody::new("name", error.to_string());
+    let mut name = LockName::new(name).map_err(invalid)?;
+    if let Some(slot) = slot {
+        name = LockName::of_slot(name.as_str(), slot).map_err(invalid)?;
+    }
     let mode = mode_or_exclusive(mode)?;
     caller.ensure(Right::to_hold(mode), name.as_str())?;
     let ttl = service.locks.options().ttl;
@@ -78,7 +85,7 @@ fn request(
     Ok(request)
 }
 
-/// Claims a lock, or renews it if this id holds it. With the header `Prefer: wait=SECONDS`, it waits for its turn. The place in the queue is kept for
+/// Claims a lock, or renews it if this id holds it; with the header `If-Match: *`, it claims nothing. With the header `Prefer: wait=SECONDS`, it waits for its turn. The place in the queue is kept for
 /// five seconds after the reply.
 pub(crate) async fn put(
     State(service): State<Arc<Inner>>,
@@ -87,7 +94,7 @@ pub(crate) async fn put(
     headers: HeaderMap,
     Body(hold): Body<Hold>,
 ) -> Result<Response, Refused> {
-    let mut request = request(&service, &caller, &id, &hold.name, hold.mode.as_deref())?;
+    let mut request = request(&service, &caller, &id, (&hold.name, hold.slot), hold.mode.as_deref())?;
     if let Some(ttl) = time_of("ttl", hold.ttl.as_deref())? {
         request.ttl = ttl;
     }
@@ -106,14 +113,20 @@ pub(crate) async fn put(
     }
     request.label = hold.label.as_deref().map(label_of).transpose()?;
     let wait = wait(&headers)?;
+    let only_renews = headers.get(header::IF_MATCH).is_some_and(|value| value == "*");
     // Dropped with this future, when the client disconnects.
     let (_waits, gone) = oneshot::channel::<()>();
-    let outcome =
-        service.run(|service, backend| async move { claim(&service, &*backend, &request, wait, gone).await });
+    let outcome = service.run(|service, backend| async move {
+        if only_renews {
+            return renew(&*backend, &Arc::new(request)).await;
+        }
+        claim(&service, &*backend, &request, wait, gone).await
+    });
     Ok(match outcome.await? {
         Outcome::Held { token, until } => {
             Json(json!({ "fencing_token": token, "until": service.clock.at(until) })).into_response()
         }
+        Outcome::Renewed(until) => Json(json!({ "until": service.clock.at(until) })).into_response(),
         Outcome::Queued(position) => {
             let position = position.ahead.map(|ahead| ahead.saturating_add(1));
             (StatusCode::ACCEPTED, Json(json!({ "position": position }))).into_response()
@@ -136,6 +149,17 @@ fn wait(headers: &HeaderMap) -> Result<Duration, InvalidBody> {
     let Some(seconds) = wait else { return Ok(Duration::ZERO) };
     let seconds = seconds.parse().map_err(|_| InvalidBody::new("Prefer", "wait is a number of seconds"))?;
     Ok(Duration::from_secs(seconds).min(MAX_WAIT))
+}
+
+/// Renews a hold.
+async fn renew(backend: &dyn Backend, request: &Arc<Request>) -> Result<Outcome> {
+    let sent = SystemClock.now();
+    let renewed = backend.keep_alive(std::slice::from_ref(request)).await?;
+    Ok(match renewed.into_iter().next() {
+        Some(KeepAlive::Held { lease }) => Outcome::Renewed(deadline::of(sent, lease)),
+        Some(KeepAlive::Lost(reason)) => Outcome::Lost(reason),
+        _ => Outcome::Lost(LostReason::Gone),
+    })
 }
 
 /// Claims until the lock is granted, or the time to wait is over, or the client has `gone`.
@@ -197,7 +221,7 @@ pub(crate) async fn delete(
     Path(id): Path<String>,
     Query(held): Query<Held>,
 ) -> Result<Response, Refused> {
-    let request = request(&service, &caller, &id, &held.name, held.mode.as_deref())?;
+    let request = request(&service, &caller, &id, (&held.name, held.slot), held.mode.as_deref())?;
     let release = service.release(request).await?;
     let had_entry = matches!(release, Release::Released);
     Ok(Json(json!({ "released": had_entry })).into_response())

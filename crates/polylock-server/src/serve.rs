@@ -128,8 +128,8 @@ const SWEEP: Duration = Duration::from_secs(1);
 /// The pause after an error of the listener, for instance because of too many open files.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Serves clients on `listener` until `shutdown` ends. Then it releases the locks of streams, and serves the requests that have begun, for
-/// five seconds each at most.
+/// Serves clients on `listener` until `shutdown` ends. Then it ends the streams, whose locks stay taken for their leases, and serves the
+/// requests that have begun, for five seconds at most.
 ///
 /// # Cancel safety
 /// Dropping the future ends the connections. Operations of the store that have begun are carried out.
@@ -167,13 +167,20 @@ pub async fn serve(listener: TcpListener, service: Service, shutdown: impl Futur
         }
     }
     drop(listener);
-    // The clients of streams receive the reason, and their locks are free for others.
-    if let Some(Err(error)) =
-        SystemClock.before(SystemClock.now() + DRAIN, service.inner().locks.shutdown()).await
-    {
-        tracing::warn!(error = &error as &dyn std::error::Error, "not all locks of streams were released");
-    }
+    let inner = service.inner();
+    inner.close();
     SystemClock.before(SystemClock.now() + DRAIN, connections.shutdown()).await;
+    // The locks of a client that reads slowly stay taken, too: it may count on its lease.
+    if Arc::strong_count(&inner.held) > 1 {
+        return;
+    }
+    // The waiters leave their queues.
+    if let Some(Err(error)) = SystemClock.before(SystemClock.now() + DRAIN, inner.locks.shutdown()).await {
+        tracing::warn!(
+            error = &error as &dyn std::error::Error,
+            "not all requests of streams were withdrawn"
+        );
+    }
 }
 
 /// Waits until a connection is free, and for its client.

@@ -2,11 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+use std::time::Duration;
+
 use axum::{Router, body::Body, response::Response};
 use futures_util::StreamExt;
 use http::{Method, Request, StatusCode, header};
 use http_body_util::BodyExt;
-use polylock_core::memory;
+use polylock_core::{Clock, SystemClock, memory};
 use polylock_protocol::paths;
 use serde_json::{Value, json};
 use tower_service::Service as _;
@@ -226,13 +228,48 @@ async fn a_stream_of_several_locks_holds_all_of_them() {
         assert_eq!(refused.status(), StatusCode::UNPROCESSABLE_ENTITY);
         assert!(json_of(refused).await["detail"].as_str().unwrap().contains(problem), "{problem}");
     }
-    drop(several);
-    let mut free = acquire("all", "c", json!({ "wait": "10s" })).await.into_body().into_data_stream();
-    loop {
-        match event_of(&mut free).await["event"].as_str().unwrap() {
-            "queued" => {}
-            event => break assert_eq!(event, "granted"),
+    for (name, id) in granted["ids"].as_object().unwrap() {
+        let path = format!("/v1/holds/{}?name={name}", id.as_str().unwrap());
+        let released = send(&routes, request(Method::DELETE, &path, Some("all"), None)).await;
+        assert_eq!(json_of(released).await, json!({ "released": true }));
+    }
+    let free = acquire("all", "c", json!({ "wait": "0s" })).await;
+    assert_eq!(free.status(), StatusCode::OK);
+}
+
+#[tokio::test]
+async fn the_end_of_a_stream_is_no_release() {
+    let routes = open();
+    let acquire =
+        async |body: Value| send(&routes, request(Method::POST, "/v1/locks/n", None, Some(&body))).await;
+    let renew = async |id: &str, body: Value| {
+        let mut renewal = request(Method::PUT, &format!("/v1/holds/{id}"), None, Some(&body));
+        renewal.headers_mut().insert(header::IF_MATCH, "*".parse().unwrap());
+        send(&routes, renewal).await
+    };
+    for slots in [None, Some(1)] {
+        let settings = |wait: &str| json!({ "wait": wait, "ttl": "2s", "slots": slots });
+        let mut stream = acquire(settings("10s")).await.into_body().into_data_stream();
+        let granted = event_of(&mut stream).await;
+        assert_eq!(granted["ttl_ms"], 2000);
+        let id = granted["id"].as_str().unwrap();
+        // The network cuts the connection: the client works under the lock, and renews it by itself.
+        drop(stream);
+        let hold = json!({ "name": "n", "ttl": "2s", "slot": granted.get("slot") });
+        let deadline = SystemClock.now() + Duration::from_secs(3);
+        while SystemClock.now() < deadline {
+            assert_eq!(acquire(settings("0s")).await.status(), StatusCode::CONFLICT);
+            let renewed = renew(id, hold.clone()).await;
+            assert_eq!(renewed.status(), StatusCode::OK);
+            assert!(json_of(renewed).await["until"].is_string());
+            SystemClock.sleep_until(SystemClock.now() + Duration::from_millis(100)).await;
         }
+        // Without a renewal, its lease ends. Then a renewal claims nothing.
+        let mut next = acquire(settings("10s")).await.into_body().into_data_stream();
+        while event_of(&mut next).await["event"] == "queued" {}
+        drop(next);
+        let lost = renew(id, hold).await;
+        assert_eq!(lost.status(), StatusCode::GONE);
     }
 }
 
@@ -269,6 +306,10 @@ async fn a_job_runs_once_in_its_period() {
     let record = async |body: Value| {
         send(&routes, request(Method::POST, "/v1/jobs/nightly/outcome", None, Some(&body))).await.status()
     };
+    let release = async |granted: &Value| {
+        let path = format!("/v1/holds/{}?name=nightly", granted["id"].as_str().unwrap());
+        send(&routes, request(Method::DELETE, &path, None, None)).await
+    };
     let last =
         async || json_of(send(&routes, request(Method::GET, "/v1/jobs/nightly", None, None)).await).await;
     let yearly = json!({ "every": "365d", "label": "l", "retries": 1 });
@@ -277,12 +318,14 @@ async fn a_job_runs_once_in_its_period() {
     assert_eq!((&first["event"], &first["attempt"]), (&json!("granted"), &json!(1)));
     let failed = json!({ "fencing_token": first["fencing_token"], "outcome": "failed", "reason": "no disk" });
     assert_eq!(record(failed.clone()).await, StatusCode::NO_CONTENT);
+    release(&first).await;
     drop(stream);
     let (second, stream) = begin(yearly.clone()).await;
     assert_eq!((&second["event"], &second["attempt"]), (&json!("granted"), &json!(2)));
     assert_eq!(record(failed).await, StatusCode::GONE, "another attempt has begun");
     let done = json!({ "fencing_token": second["fencing_token"], "outcome": "succeeded" });
     assert_eq!(record(done).await, StatusCode::NO_CONTENT);
+    release(&second).await;
     drop(stream);
     let (skipped, mut stream) = begin(yearly).await;
     assert_eq!((&skipped["event"], &skipped["last_run"]["attempt"]), (&json!("skipped"), &json!(2)));

@@ -6,7 +6,7 @@ use polylock_core::{
     Backend, Error, HoldLifetime, LockName, Locks, Moment, Release, Request, Result, Store, metrics::Metrics,
 };
 use polylock_protocol::StoreBody;
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, watch};
 
 use crate::{
     access::Access, clock::ServerClock, health::Readiness, tls::Tls, turns::Turns, waiters::Waiters,
@@ -33,6 +33,10 @@ pub(crate) struct Inner {
     pub(crate) waiters: Waiters,
     pub(crate) alerts: broadcast::Sender<LockName>,
     pub(crate) readiness: Readiness,
+    /// As many copies of it as streams hold locks.
+    pub(crate) held: Arc<()>,
+    /// True once the server shuts down.
+    closes: watch::Sender<bool>,
 }
 
 impl Service {
@@ -79,6 +83,8 @@ impl Service {
             waiters: Waiters::default(),
             alerts,
             readiness: Readiness::default(),
+            held: Arc::default(),
+            closes: watch::Sender::default(),
         });
         Ok(Self { inner, access: Arc::new(Access::open()), tls: None })
     }
@@ -119,6 +125,23 @@ impl Inner {
             keeps_records: records.is_some(),
             converts: convert.is_some(),
         }
+    }
+
+    /// Ends all streams. The locks that they hold stay taken for their leases.
+    pub(crate) fn close(&self) {
+        self.closes.send_replace(true);
+    }
+
+    /// Returns true once the server shuts down.
+    pub(crate) fn is_closing(&self) -> bool {
+        *self.closes.borrow()
+    }
+
+    /// Waits until the server shuts down.
+    pub(crate) async fn closes(&self) {
+        let mut closes = self.closes.subscribe();
+        // The sender is never dropped before.
+        closes.wait_for(|closes| *closes).await.ok();
     }
 
     /// Drops the waiters of clients that have gone.

@@ -5,12 +5,20 @@
 //! | event | fields |
 //! |---|---|
 //! | `queued` | `position`, counted from 1 with the holders as the first ones, if the store counts them |
-//! | `granted` | `fencing_token`, `until`; `slot` of a semaphore, from 0; of several locks `fencing_tokens`, by name |
+//! | `granted` | `fencing_token`, `until`, `id`, `ttl_ms`; `slot` of a semaphore, from 0; of several locks `fencing_tokens` and `ids`, by name |
 //! | `renewed` | `until` |
 //! | `lost` | `lock`; `reason`, as one word; `notice` of a break |
 //! | `failed` | `problem`: the lock was not acquired |
 //!
-//! The server renews the lock. It releases the lock when the client closes the stream.
+//! The server renews the lock. A client releases it with `DELETE /v1/holds/ID`, on any server, and then closes the stream.
+//!
+//! **The end of a stream is no release.**
+//! 1. The network cuts the connection, and the server reads its end.
+//! 2. The client has not noticed this, and works under the lock until its deadline.
+//! 3. If the server had released the lock in step 1, another client would hold it in step 2.
+//!
+//! So the lock stays taken until the end of its lease. The same holds when a server shuts down. A client may renew the lock itself then, by
+//! `PUT /v1/holds/ID` with `If-Match: *`, on any server.
 //!
 //! **The deadline of the client.** `until` is the end of the lease by the clock of the server, as the header `polylock-clock` of the reply. A line
 //! may be delayed on its way for any time, so the client must not count from its arrival:
@@ -18,7 +26,7 @@
 //! 2. The header contains the time `C` of the server, which has passed `S`.
 //! 3. A lease until `U` lasts for at least `U - C` from `S`, less the drift between the two clocks: the client stops its work at `S + U - C`.
 //!
-//! A client that keeps a stream for hours repeats 1 and 2 with any other request.
+//! A client that keeps a stream for minutes repeats 1 and 2 with any other request.
 
 use std::{pin::Pin, sync::Arc, time::Duration};
 
@@ -29,7 +37,8 @@ use axum::{
 use futures_util::stream;
 use http::HeaderMap;
 use polylock_core::{
-    Clock, Guard, LostReason, Mode, Moment, MultiGuard, Progress, Result, SlotGuard, SystemClock,
+    Clock, Error, Guard, LockName, LostReason, Mode, Moment, MultiGuard, Progress, Result, SlotGuard,
+    SystemClock,
 };
 use polylock_protocol::{
     InvalidBody, Problem,
@@ -37,6 +46,7 @@ use polylock_protocol::{
 };
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use tokio::runtime::Handle;
 
 use crate::{
     access::Right,
@@ -44,6 +54,7 @@ use crate::{
     caller::Caller,
     lines::{self, HEARTBEAT},
     service::Inner,
+    status::ms,
 };
 
 /// The time after which a request that waits has a stream. A failure before it is the status of the reply.
@@ -82,6 +93,7 @@ impl Acquired {
     pub(crate) fn one(guard: Guard) -> Self {
         let mut granted = Map::new();
         granted.insert("fencing_token".to_owned(), guard.fencing_token().get().into());
+        granted.insert("id".to_owned(), id_of(&guard));
         if let Some((_, slot)) = guard.name().slot() {
             granted.insert("slot".to_owned(), slot.into());
         }
@@ -95,6 +107,8 @@ impl Acquired {
         let mut granted = Map::new();
         granted.insert("fencing_token".to_owned(), tokens.get(name).cloned().unwrap_or_default());
         granted.insert("fencing_tokens".to_owned(), tokens.into());
+        let ids = guard.guards().iter().map(|guard| (guard.name().to_string(), id_of(guard)));
+        granted.insert("ids".to_owned(), ids.collect::<Map<_, _>>().into());
         Self::Held { guard, granted }
     }
 
@@ -105,6 +119,11 @@ impl Acquired {
         }
         self
     }
+}
+
+/// Returns the id with which the client renews and releases the lock by itself. The store is one with leases, so there is one.
+fn id_of(guard: &Guard) -> Value {
+    guard.handle().ok().map(|handle| format!("{:032x}", u128::from_be_bytes(handle.id().to_bytes()))).into()
 }
 
 impl AcquireOptions {
@@ -179,14 +198,36 @@ enum Stage {
         position: Option<Option<u32>>,
     },
     Acquired(Acquired),
-    Held {
-        guard: MultiGuard,
-        /// The deadline that the client knows.
-        until: Moment,
-    },
-    /// The guard excludes others until the client closes the stream, or the lease ends.
-    Lost(#[expect(dead_code, reason = "it releases the locks when it is dropped")] MultiGuard),
+    Held(Held),
+    /// The locks exclude others until the client releases them, or the lease ends.
+    Lost(#[expect(dead_code, reason = "it keeps the locks")] Held),
     Ended,
+}
+
+/// The locks of a client, which stay taken for its lease when this is dropped.
+struct Held {
+    guard: Option<MultiGuard>,
+    /// The deadline that the client knows.
+    until: Moment,
+    /// Counts the locks of all streams.
+    _counted: Arc<()>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let Some(guard) = self.guard.take() else { return };
+        if guard.is_held() {
+            // An error means that they were lost at this moment.
+            guard.leave_to_expire().ok();
+        } else if let Ok(runtime) = Handle::try_current() {
+            // The drop of the guard would release a lock that was broken, and those beside a lost one.
+            let until = self.until;
+            runtime.spawn(async move {
+                SystemClock.sleep_until(until).await;
+                drop(guard);
+            });
+        }
+    }
 }
 
 /// Acquires a lock, or several, and holds them as long as the client reads the reply.
@@ -232,6 +273,14 @@ pub(crate) async fn open(
     Ok(lines::reply(headers, lines))
 }
 
+/// A change of a hold.
+enum Change {
+    Renewed(Moment),
+    Lost((LockName, LostReason)),
+    /// The server shuts down.
+    Ended,
+}
+
 /// Returns the next line of a stream, and its state after it; `None` at its end.
 async fn next(service: &Inner, stage: Stage) -> Option<(Option<Value>, Stage)> {
     let heartbeat = SystemClock.now() + HEARTBEAT;
@@ -247,6 +296,11 @@ async fn next(service: &Inner, stage: Stage) -> Option<(Option<Value>, Stage)> {
                     }
                 });
             }
+            if service.is_closing() {
+                // The client waits on another server.
+                let line = json!({ "event": "failed", "problem": Problem::from(&Error::ShutDown) });
+                return Some((Some(line), Stage::Ended));
+            }
             let now = progress.queue_position();
             if position != Some(now) {
                 let mut line = json!({ "event": "queued" });
@@ -260,46 +314,48 @@ async fn next(service: &Inner, stage: Stage) -> Option<(Option<Value>, Stage)> {
             }
         },
         Stage::Acquired(acquired) => Some(begin(service, acquired)),
-        Stage::Held { guard, until } => {
+        Stage::Held(mut held) => {
+            let guard = held.guard.as_ref()?;
             // A renewal before the deadline is read is not missed.
             let renewed = guard.renewed();
             let deadline = guard.deadline();
-            let renewed = async move { if deadline == until { renewed.await } else { Some(deadline) } };
+            let is_known = deadline == held.until;
+            let renewed = async move { if is_known { renewed.await } else { Some(deadline) } };
             let change = async {
                 tokio::select! {
                     biased;
-                    lost = guard.lost() => Err(lost),
-                    renewed = renewed => Ok(renewed),
+                    lost = guard.lost() => Change::Lost(lost),
+                    // The locks stay taken for the lease.
+                    () = service.closes() => Change::Ended,
+                    renewed = renewed => renewed.map_or(Change::Ended, Change::Renewed),
                 }
             };
-            let Some(change) = SystemClock.before(heartbeat, change).await else {
-                return Some((None, Stage::Held { guard, until }));
-            };
-            match change {
-                Ok(Some(until)) => {
+            match SystemClock.before(heartbeat, change).await {
+                None => Some((None, Stage::Held(held))),
+                Some(Change::Renewed(until)) => {
+                    held.until = until;
                     let line = json!({ "event": "renewed", "until": service.clock.at(until) });
-                    Some((Some(line), Stage::Held { guard, until }))
+                    Some((Some(line), Stage::Held(held)))
                 }
-                Ok(None) => None,
-                Err((lock, reason)) => {
+                Some(Change::Ended) => None,
+                Some(Change::Lost((lock, reason))) => {
                     let mut line = json!({ "event": "lost", "lock": lock.as_str(), "reason": reason.kind() });
                     if let LostReason::Broken(notice) = &reason {
                         line["notice"] = notice.to_string().into();
                     }
                     // Of several locks, those that are not lost exclude others, too.
-                    let is_kept = match reason {
-                        LostReason::Broken(_) | LostReason::MaxHold => true,
-                        LostReason::ShutDown => false,
-                        _ => guard.guards().len() > 1,
-                    };
-                    Some((Some(line), if is_kept { Stage::Lost(guard) } else { Stage::Ended }))
+                    let is_kept = matches!(reason, LostReason::Broken(_) | LostReason::MaxHold)
+                        || guard.guards().len() > 1;
+                    Some((Some(line), if is_kept { Stage::Lost(held) } else { Stage::Ended }))
                 }
             }
         }
-        // The client closes the stream when it has ended its work; until then nobody else has the lock, at most for the lease.
+        // The client releases the lock when it has ended its work; until then nobody else has it, at most for the lease.
         stage @ Stage::Lost(_) => {
-            SystemClock.sleep_until(heartbeat).await;
-            Some((None, stage))
+            tokio::select! {
+                () = service.closes() => None,
+                () = SystemClock.sleep_until(heartbeat) => Some((None, stage)),
+            }
         }
         Stage::Ended => None,
     }
@@ -312,7 +368,11 @@ fn begin(service: &Inner, acquired: Acquired) -> (Option<Value>, Stage) {
             let until = guard.deadline();
             granted.insert("event".to_owned(), "granted".into());
             granted.insert("until".to_owned(), json!(service.clock.at(until)));
-            (Some(granted.into()), Stage::Held { guard, until })
+            let ttl =
+                guard.guards().first().and_then(|guard| guard.handle().ok()).map(|handle| ms(handle.ttl()));
+            granted.insert("ttl_ms".to_owned(), ttl.into());
+            let held = Held { guard: Some(guard), until, _counted: service.held.clone() };
+            (Some(granted.into()), Stage::Held(held))
         }
         Acquired::Not(line) => (Some(line), Stage::Ended),
     }

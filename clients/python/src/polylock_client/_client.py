@@ -131,7 +131,8 @@ class Lock:
         pause = 0.1
         while True:
             try:
-                return Held(self._name, self._servers.open(f"/v1/locks/{quote(self._name, safe='')}", self._body, self._wait))
+                stream = self._servers.open(f"/v1/locks/{quote(self._name, safe='')}", self._body, self._wait)
+                return Held(self._name, self._servers, stream, self._body.get("mode"))
             except Unavailable:
                 if not self._campaigns:
                     raise

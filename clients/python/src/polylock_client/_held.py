@@ -8,17 +8,17 @@ import socket
 import threading
 from types import TracebackType
 from typing import Callable, Optional
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from ._clock import now
 from ._errors import Lost, PolylockError
-from ._servers import GRANT_AGE, RENEWAL_AGE, Servers, Stream
+from ._servers import GRANT_AGE, RENEWAL_AGE, Servers, Stream, text
 
 
 class Held:
     """A lock that is held, until ``release()`` or its loss."""
 
-    def __init__(self, name: str, stream: Stream) -> None:
+    def __init__(self, name: str, servers: Servers, stream: Stream, mode: Optional[str] = None) -> None:
         granted = stream.line
         self.name = name
         #: The fencing token, greater than all earlier ones of this lock.
@@ -31,6 +31,10 @@ class Held:
         self.lost = threading.Event()
         #: The reason for the loss, as one word.
         self.reason: Optional[str] = None
+        self._servers = servers
+        self._ids: dict[str, str] = granted.get("ids") or {name: granted["id"]}
+        self._hold = {key: value for key, value in (("mode", mode), ("slot", self.slot)) if value is not None}
+        self._ttl: float = granted["ttl_ms"] / 1000
         self._stream = stream
         self._socket = stream.connection.sock
         self._deadline = stream.deadline(granted["until"], GRANT_AGE)
@@ -57,10 +61,16 @@ class Held:
             raise Lost.of(self.name, self.reason or "deadline")
 
     def release(self) -> None:
-        """Releases the lock. It may be called again."""
+        """Releases the lock. It may be called again. If no server can be reached, the lock is free when its lease has ended."""
         with self._changed:
+            is_first = not self._ended
             self._ended = True
             self._changed.notify_all()
+        if is_first:
+            for name, identity in self._ids.items():
+                # The end of a stream is no release: the network may have cut it.
+                with contextlib.suppress(PolylockError):
+                    self._servers.delete(f"/v1/holds/{identity}?{urlencode({'name': name, **self._hold})}")
         # The reader then ends, and closes the connection.
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -107,10 +117,31 @@ class Held:
                 elif line["event"] == "lost":
                     self._lose(line["reason"])
         except (OSError, ValueError, http.client.HTTPException):
-            # Without the server, the lock is held until its deadline.
             pass
         finally:
             self._stream.close()
+        self._renew()
+
+    def _renew(self) -> None:
+        """Renews the lock without a stream, on any server, until the deadline."""
+        body = {"ttl": text(self._ttl), **self._hold}
+        while not self._has_ended():
+            try:
+                deadlines = [
+                    self._servers.renew(f"/v1/holds/{identity}", {"name": name, **body}) for name, identity in self._ids.items()
+                ]
+            except Lost as lost:
+                return self._lose(lost.reason)
+            except PolylockError:
+                deadlines, pause = [], min(self._ttl / 10, 0.5)
+            else:
+                pause = self._ttl / 3
+            with self._changed:
+                # A renewal after the deadline revives nothing.
+                if deadlines and now() < self._deadline:
+                    self._deadline = max(self._deadline, min(deadlines))
+                    self._changed.notify_all()
+                self._changed.wait_for(self._has_ended, pause)
 
     def _watch(self) -> None:
         with self._changed:
@@ -130,10 +161,9 @@ class Attempt(Held):
     """
 
     def __init__(self, name: str, servers: Servers, stream: Stream) -> None:
-        super().__init__(name, stream)
+        super().__init__(name, servers, stream)
         #: The number of the attempt in its period, from 1.
         self.number: int = stream.line["attempt"]
-        self._servers = servers
 
     def succeeded(self) -> None:
         """Records the success, before the release. Raises :class:`Lost` if the lock is lost: the attempt then counts as failed."""

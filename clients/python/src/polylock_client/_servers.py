@@ -6,7 +6,7 @@ import http.client
 import json
 import socket
 import ssl
-from typing import Any, Callable, Iterator, Optional, TypeVar, Union
+from typing import Any, Callable, Iterator, Mapping, Optional, TypeVar, Union
 from urllib.parse import urlsplit
 
 from ._clock import ServerClock, now
@@ -22,6 +22,8 @@ GRANT_AGE: Seconds = 1
 RENEWAL_AGE: Seconds = 30
 #: The time limit for that.
 CLOCK_TIMEOUT: Seconds = 2
+#: The silence after which a server is given up that is to renew a hold.
+RENEWAL_TIMEOUT: Seconds = 1
 
 
 class _LateGrant(Exception):
@@ -133,6 +135,27 @@ class Servers:
 
         self._first(on)
 
+    def delete(self, path: str) -> None:
+        """Sends a request that may be repeated."""
+
+        def on(connection: http.client.HTTPConnection, _: str) -> None:
+            self._send(connection, "DELETE", path, None).read()
+            connection.close()
+
+        self._first(on)
+
+    def renew(self, path: str, body: dict[str, Any]) -> float:
+        """Renews a hold, and returns its new deadline. Raises :class:`Lost` if it has ended."""
+
+        def on(connection: http.client.HTTPConnection, _: str) -> float:
+            sent = now()
+            response = self._send(connection, "PUT", path, body, {"If-Match": "*"})
+            until = json.loads(response.read())["until"]
+            connection.close()
+            return ServerClock(sent, response.headers["polylock-clock"]).deadline(until)
+
+        return self._first(on, RENEWAL_TIMEOUT)
+
     def _clock_of(self, url: str) -> ServerClock:
         connection = self._connect(url, CLOCK_TIMEOUT)
         try:
@@ -141,11 +164,11 @@ class Servers:
         finally:
             connection.close()
 
-    def _first(self, send: Callable[[http.client.HTTPConnection, str], T]) -> T:
+    def _first(self, send: Callable[[http.client.HTTPConnection, str], T], silence: Optional[Seconds] = None) -> T:
         failure: Exception = Unavailable("there is no server")
         for url in self._urls:
             try:
-                connection = self._connect(url, self._silence)
+                connection = self._connect(url, self._silence if silence is None else silence)
             except OSError as error:
                 failure = error
                 continue
@@ -161,9 +184,14 @@ class Servers:
         raise Unavailable(f"{', '.join(self._urls)}: {failure}") from failure
 
     def _send(
-        self, connection: http.client.HTTPConnection, method: str, path: str, body: Optional[dict[str, Any]]
+        self,
+        connection: http.client.HTTPConnection,
+        method: str,
+        path: str,
+        body: Optional[dict[str, Any]],
+        headers: Mapping[str, str] = {},
     ) -> http.client.HTTPResponse:
-        connection.request(method, path, None if body is None else json.dumps(body), self._headers)
+        connection.request(method, path, None if body is None else json.dumps(body), {**self._headers, **headers})
         response = connection.getresponse()
         if response.status >= 300:
             raise of_problem(_problem(response))

@@ -153,7 +153,7 @@ impl Stream {
 }
 
 #[test]
-fn a_stream_holds_a_lock_until_it_is_closed() {
+fn a_stream_renews_a_lock_until_it_is_released() {
     let workspace = Workspace::new();
     let server = Server::start(&workspace);
     let mut first = Stream::open(&server, "orders%2F42", r#"{"label":"first"}"#);
@@ -166,7 +166,11 @@ fn a_stream_holds_a_lock_until_it_is_closed() {
     assert_eq!(second.next(), json!({ "event": "queued", "position": 2 }));
     let mut busy = Stream::open(&server, "orders%2F42", r#"{"wait":"0s"}"#);
     assert_eq!(busy.next()["type"], "urn:polylock:busy");
-    drop(first);
+    let release = |granted: &Value| {
+        let path = format!("/v1/holds/{}?name=orders%2F42", granted["id"].as_str().unwrap());
+        assert!(reply_to("DELETE", &server, &path, "", "").contains(r#"{"released":true}"#));
+    };
+    release(&granted);
     let next = second.next();
     assert_eq!(next["event"], "granted", "{next}");
     assert!(next["fencing_token"].as_u64() > granted["fencing_token"].as_u64());
@@ -180,8 +184,11 @@ fn a_stream_holds_a_lock_until_it_is_closed() {
     assert_eq!((&lost["event"], &lost["reason"]), (&"lost".into(), &"broken".into()));
     // The client has not ended its work.
     assert_eq!(workspace.call("run --no-wait orders/42 true").status.code(), Some(75));
+    // The end of the connection is no release: the network may have cut it.
     drop(second);
-    assert_eq!(workspace.call("run --wait 5s orders/42 true").status.code(), Some(0));
+    assert_eq!(workspace.call("run --wait 1s orders/42 true").status.code(), Some(75));
+    release(&next);
+    assert_eq!(workspace.call("run --no-wait orders/42 true").status.code(), Some(0));
 }
 
 #[test]

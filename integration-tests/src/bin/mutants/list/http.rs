@@ -106,6 +106,27 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ),
     },
     Mutant {
+        name: "http: the end of a stream releases its lock",
+        file: "crates/polylock-server/src/streams.rs",
+        from: "guard.leave_to_expire().ok();",
+        to: "drop(guard);",
+        test: ("units of library polylock_server", "serve_tests::the_end_of_a_stream_is_no_release"),
+    },
+    Mutant {
+        name: "http: a renewal claims a lock",
+        file: "crates/polylock-server/src/holds.rs",
+        from: "            if only_renews {",
+        to: "            if only_renews && wait > Duration::MAX {",
+        test: ("units of library polylock_server", "serve_tests::the_end_of_a_stream_is_no_release"),
+    },
+    Mutant {
+        name: "http: callers are not replaced",
+        file: "crates/polylock-server/src/access.rs",
+        from: "        *present = callers;\n",
+        to: "",
+        test: ("units of library polylock_server", "access::tests::callers_are_replaced_and_keep_their_requests"),
+    },
+    Mutant {
         name: "http: the client uses one server",
         file: "crates/polylock-http/src/servers.rs",
         from: "let others = self.servers.all.len().saturating_sub(self.step);",
