@@ -1,44 +1,10 @@
 //! The health of the server, for the programs that start and route to it.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use axum::extract::State;
-use polylock_core::{Clock, Error, Locks, Moment, SystemClock};
-use polylock_protocol::Problem;
-use tokio::sync::Mutex;
 
 use crate::{body::Refused, service::Inner};
-
-/// The time within which a store must reply.
-const READY: Duration = Duration::from_secs(2);
-/// The time for which a reply of the store counts. Anybody may ask, so the store has as few requests by ten thousand as by one.
-const KEPT: Duration = Duration::from_secs(1);
-
-/// The last reply of the store.
-#[derive(Debug, Default)]
-pub(crate) struct Readiness {
-    last: Mutex<Option<(Moment, Result<(), Problem>)>>,
-}
-
-impl Readiness {
-    async fn of(&self, locks: &Locks) -> Result<(), Problem> {
-        // The others wait for the same reply.
-        let mut last = self.last.lock().await;
-        let now = SystemClock.now();
-        if let Some((at, found)) = &*last
-            && now < *at + KEPT
-        {
-            return found.clone();
-        }
-        let found = match SystemClock.before(now + READY, locks.inspect("polylock")).await {
-            Some(Ok(_) | Err(Error::Unsupported { .. })) => Ok(()),
-            Some(Err(error)) => Err((&error).into()),
-            None => Err(Problem::new("unavailable", "the store does not reply", 503, "no reply within 2 s")),
-        };
-        *last = Some((SystemClock.now(), found.clone()));
-        found
-    }
-}
 
 /// Replies as long as the server runs.
 pub(crate) async fn healthy() -> &'static str {

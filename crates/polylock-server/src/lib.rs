@@ -15,6 +15,7 @@ mod holds;
 mod jobs;
 mod lines;
 mod operations;
+mod readiness;
 mod serve;
 #[cfg(test)]
 mod serve_tests;

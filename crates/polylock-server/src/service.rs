@@ -9,7 +9,7 @@ use polylock_protocol::StoreBody;
 use tokio::sync::{broadcast, watch};
 
 use crate::{
-    access::Access, clock::ServerClock, health::Readiness, tls::Tls, turns::Turns, waiters::Waiters,
+    access::Access, clock::ServerClock, readiness::Readiness, tls::Tls, turns::Turns, waiters::Waiters,
 };
 
 /// The number of names of broken locks that a slow reader may be behind.

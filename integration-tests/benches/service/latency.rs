@@ -54,15 +54,22 @@ async fn hand_over_of(locks: &Locks) -> Duration {
     granted.since(begin)
 }
 
-/// A stream is closed, and another one is granted the lock.
+/// A client releases the lock of its stream, and another stream is granted it.
 async fn hand_over_of_streams(server: &Server, direct: &Locks) -> Duration {
     let mut holder = server.open("POST", "/v1/locks/stream", "").await;
-    holder.until("granted").await;
+    let (_, granted) = holder.until("granted").await;
     let mut waiter = server.open("POST", "/v1/locks/stream", "").await;
     wait_for_waiters(direct, "stream", 1).await;
+    let release = async |granted: Value| {
+        let id = granted["id"].as_str().unwrap();
+        server.open("DELETE", &format!("/v1/holds/{id}?name=stream"), "").await
+    };
     let begin = now();
-    drop(holder);
-    waiter.until("granted").await.since(begin)
+    let _reply = release(granted).await;
+    let (at, next) = waiter.until("granted").await;
+    let mut reply = release(next).await;
+    reply.until_text("released").await;
+    at.since(begin)
 }
 
 /// Returns the median, and the 99th percentile, in milliseconds.

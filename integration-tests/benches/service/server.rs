@@ -4,6 +4,7 @@ use std::{fs, sync::Mutex, time::Duration};
 
 use polylock_core::Moment;
 use polylock_integration_tests::{cargo::polylock, clock::now, process::Process};
+use serde_json::Value;
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
     net::{
@@ -74,15 +75,21 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// Reads up to this event, and returns the time at which it was read.
-    pub(crate) async fn until(&mut self, event: &str) -> Moment {
-        let (mut line, wanted) = (String::new(), format!("\"event\":\"{event}\""));
+    /// Reads up to this event, and returns the time at which it was read, and the event.
+    pub(crate) async fn until(&mut self, event: &str) -> (Moment, Value) {
+        let line = self.until_text(&format!("\"event\":\"{event}\"")).await;
+        (now(), serde_json::from_str(&line).unwrap())
+    }
+
+    /// Reads up to the first line with this text, and returns the line.
+    pub(crate) async fn until_text(&mut self, text: &str) -> String {
+        let mut line = String::new();
         loop {
             line.clear();
             let length = self.from.read_line(&mut line).await.unwrap();
-            assert!(length > 0, "the stream has ended before {event}");
-            if line.contains(&wanted) {
-                return now();
+            assert!(length > 0, "the stream has ended before {text}");
+            if line.contains(text) {
+                return line;
             }
         }
     }

@@ -159,7 +159,7 @@ pub const MARIADB: Configuration = Configuration {
 
 /// Two lock services in front of a PostgreSQL database. Faults happen to the services.
 const HTTP_POSTGRES: Configuration =
-    Configuration { name: "http_postgres", target: "http_postgres", keys: OUTAGE, ..PROMISED };
+    Configuration { name: "http_postgres", target: "http_postgres", keys: TIMEOUTS, ..PROMISED };
 
 /// All configurations: first those with all promises.
 pub const CONFIGURATIONS: &[Configuration] = &[

@@ -115,8 +115,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "http: a renewal claims a lock",
         file: "crates/polylock-server/src/holds.rs",
-        from: "            if only_renews {",
-        to: "            if only_renews && wait > Duration::MAX {",
+        from: "if only_renews {",
+        to: "if only_renews && wait > Duration::MAX {",
         test: ("units of library polylock_server", "serve_tests::the_end_of_a_stream_is_no_release"),
     },
     Mutant {
@@ -124,7 +124,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         file: "crates/polylock-server/src/access.rs",
         from: "        *present = callers;\n",
         to: "",
-        test: ("units of library polylock_server", "access::tests::callers_are_replaced_and_keep_their_requests"),
+        test: (
+            "units of library polylock_server",
+            "access::tests::callers_are_replaced_and_keep_their_requests",
+        ),
     },
     Mutant {
         name: "http: the client uses one server",
