@@ -115,7 +115,7 @@ func (lock *Lock) Context(parent context.Context) context.Context {
 	return ctx
 }
 
-// Release releases the lock. It may be called again. If no server can be reached, the lock is free when its lease has ended.
+// Release releases the lock, within five seconds. It may be called again. If no server can be reached, the lock is free when its lease has ended.
 func (lock *Lock) Release() {
 	lock.mutex.Lock()
 	isFirst := !lock.released

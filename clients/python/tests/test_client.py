@@ -148,7 +148,7 @@ class Case(unittest.TestCase):
                 await held.run(asyncio.sleep(60))
             self.assertTrue(held.lost.is_set() and not held.is_held)
             self.server.process.send_signal(signal.SIGCONT)
-            held.release()
+            await held.release()
 
         asyncio.run(main())
 
@@ -161,9 +161,9 @@ class Case(unittest.TestCase):
             waiting.cancel()
             with self.assertRaises(asyncio.CancelledError):
                 await waiting
-            first.release()
+            await first.release()
             last = await asyncio.wait_for(locks.lock("n").acquire(), 10)
-            last.release()
+            await last.release()
 
         asyncio.run(main())
 

@@ -266,7 +266,8 @@ planted! {
         "conversion::a_lost_hold_is_not_converted" "conversion::a_broken_hold_is_not_converted";
     forgets_records: ForgetsRecords =>
         "once::one_of_many_tasks_runs_the_job" "once::an_attempt_without_an_end_counts_as_failed" "once::a_failed_attempt_is_repeated_as_often_as_configured"
-        "once::each_period_has_one_run" "once::a_try_does_not_wait_for_another_process" "once::at_every_poll_of_a_run";
+        "once::each_period_has_one_run" "once::a_try_does_not_wait_for_another_process" "once::at_every_poll_of_a_run"
+        "once::another_process_reports_the_outcome_of_an_attempt";
     replaces_later_records: ReplacesLaterRecords =>
         "once::only_a_greater_version_replaces_a_record" "once::a_process_that_lost_the_lock_does_not_begin";
     keeps_records: KeepsRecords => "once::a_record_is_absent_after_its_time";

@@ -62,7 +62,7 @@ class AsyncLock:
     ) -> None:
         held, self._held = self._held, None
         assert held is not None
-        held._held._leave(kind)
+        await _in_thread(lambda: held._held._leave(kind))
 
 
 def _in_thread(call: Callable[[], T]) -> asyncio.Future[T]:
@@ -112,7 +112,7 @@ def _release(acquiring: asyncio.Future[H]) -> None:
     if not acquiring.cancelled() and acquiring.exception() is None:
         held = acquiring.result()
         if held is not None:
-            held.release()
+            threading.Thread(target=held.release, name="polylock release", daemon=True).start()
 
 
 class AsyncHeld:
@@ -159,9 +159,9 @@ class AsyncHeld:
         """Raises :class:`Lost` if the lock is not held, before a side effect."""
         self._held.ensure_held()
 
-    def release(self) -> None:
-        """Releases the lock. It may be called again."""
-        self._held.release()
+    async def release(self) -> None:
+        """Releases the lock. It may be called again. See :meth:`Held.release`."""
+        await _in_thread(self._held.release)
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Runs ``work``, and cancels it when the lock is lost; then raises :class:`Lost`."""
