@@ -12,6 +12,7 @@ use axum::{
 use futures_util::stream;
 use http::HeaderMap;
 use polylock_core::{Change, ChangeKind, Clock, Entry, LockName, SystemClock, WatchEvent, WatchState};
+use polylock_protocol::Problem;
 use serde_json::{Value, json};
 
 use crate::{
@@ -19,7 +20,7 @@ use crate::{
     body::Refused,
     caller::Caller,
     lines::{self, HEARTBEAT},
-    service::Inner,
+    service::{Inner, READERS},
     status::{EntryObject, Prefix, ms},
 };
 
@@ -30,11 +31,18 @@ pub(crate) async fn events(
     Query(Prefix { prefix }): Query<Prefix>,
     headers: HeaderMap,
 ) -> Result<Response, Refused> {
+    let reads = service.readers.clone().try_acquire_owned().map_err(|_| {
+        let detail =
+            format!("this server has {READERS} readers of events: use another one, or try again later");
+        Refused(Problem::new("too-many-requests", "there are too many readers of events", 429, detail))
+    })?;
     let watch = service.locks.watch(&prefix).await?;
     let present = present(watch.state(), &caller);
-    let lines = stream::unfold((watch, present, caller), |(mut watch, mut present, caller)| async move {
+    // The stream has its place among the readers until its end.
+    let begin = (watch, present, caller, reads);
+    let lines = stream::unfold(begin, |(mut watch, mut present, caller, reads)| async move {
         if let Some(line) = present.pop_front() {
-            return Some((Some(line), (watch, present, caller)));
+            return Some((Some(line), (watch, present, caller, reads)));
         }
         let heartbeat = SystemClock.now() + HEARTBEAT;
         loop {
@@ -46,7 +54,7 @@ pub(crate) async fn events(
                 }
                 Some(event) => Some(line(&event)),
             };
-            return Some((line, (watch, present, caller)));
+            return Some((line, (watch, present, caller, reads)));
         }
     });
     Ok(lines::reply(&headers, lines))

@@ -17,6 +17,7 @@ use crate::{
     Access, Service,
     access::hash,
     serve::{api, routes},
+    service::READERS,
 };
 
 /// A service with these callers. The token of each is its name.
@@ -335,6 +336,20 @@ async fn a_job_runs_once_in_its_period() {
     let invalid = json!({ "every": "1ms" });
     let refused = send(&routes, request(Method::POST, "/v1/jobs/n", None, Some(&invalid))).await;
     assert_eq!(refused.status(), StatusCode::UNPROCESSABLE_ENTITY);
+}
+
+#[tokio::test]
+async fn the_readers_of_events_are_bounded() {
+    let routes = open();
+    let read = async || send(&routes, request(Method::GET, "/v1/events", None, None)).await;
+    let mut readers = Vec::new();
+    for _ in 0..READERS {
+        readers.push(read().await);
+    }
+    assert!(readers.iter().all(|reader| reader.status() == StatusCode::OK));
+    assert_eq!(read().await.status(), StatusCode::TOO_MANY_REQUESTS);
+    readers.pop();
+    assert_eq!(read().await.status(), StatusCode::OK);
 }
 
 #[tokio::test]

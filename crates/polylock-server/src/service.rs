@@ -6,7 +6,7 @@ use polylock_core::{
     Backend, Error, HoldLifetime, LockName, Locks, Moment, Release, Request, Result, Store, metrics::Metrics,
 };
 use polylock_protocol::StoreBody;
-use tokio::sync::{broadcast, watch};
+use tokio::sync::{Semaphore, broadcast, watch};
 
 use crate::{
     access::Access, clock::ServerClock, readiness::Readiness, tls::Tls, turns::Turns, waiters::Waiters,
@@ -14,6 +14,9 @@ use crate::{
 
 /// The number of names of broken locks that a slow reader may be behind.
 const ALERTS: usize = 1024;
+
+/// The number of readers of events at the same time. Each has the state of all its locks, some kilobytes for each one.
+pub(crate) const READERS: usize = 64;
 
 /// A store that is offered to the clients of a server. Copies share it.
 #[derive(Debug, Clone)]
@@ -33,6 +36,8 @@ pub(crate) struct Inner {
     pub(crate) waiters: Waiters,
     pub(crate) alerts: broadcast::Sender<LockName>,
     pub(crate) readiness: Readiness,
+    /// The places of the readers of events.
+    pub(crate) readers: Arc<Semaphore>,
     /// As many copies of it as streams hold locks.
     pub(crate) held: Arc<()>,
     /// True once the server shuts down.
@@ -83,6 +88,7 @@ impl Service {
             waiters: Waiters::default(),
             alerts,
             readiness: Readiness::default(),
+            readers: Arc::new(Semaphore::new(READERS)),
             held: Arc::default(),
             closes: watch::Sender::default(),
         });

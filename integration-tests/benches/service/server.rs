@@ -60,8 +60,10 @@ impl Server {
     pub(crate) async fn open(&self, method: &str, path: &str, body: &str) -> Stream {
         let (from, mut to) = self.connect().await.into_split();
         let (host, length) = (&self.address, body.len());
+        // Other replies than those of streams have no end of a line.
+        let end = if method == "DELETE" { "Connection: close\r\n" } else { "" };
         let head = format!(
-            "{method} {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
+            "{method} {path} HTTP/1.1\r\nHost: {host}\r\n{end}Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
         );
         to.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
         Stream { from: BufReader::new(from), _to: to }
