@@ -39,7 +39,8 @@ type Lock struct {
 	released bool
 }
 
-func newLock(name, mode string, opened *stream) (*Lock, error) {
+// newLock returns the lock of a grant, or releases it if the caller does not wait any more.
+func newLock(ctx context.Context, name, mode string, opened *stream) (*Lock, error) {
 	granted := opened.first
 	clock, lasts, err := opened.lasts(granted.Until, grantAge)
 	if err != nil {
@@ -68,6 +69,10 @@ func newLock(name, mode string, opened *stream) (*Lock, error) {
 	// The reader waits for the server, and the watch for the deadline: a silent server delays no loss.
 	go lock.read()
 	go lock.watch()
+	if ctx.Err() != nil {
+		lock.Release()
+		return nil, ctx.Err()
+	}
 	return lock, nil
 }
 

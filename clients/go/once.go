@@ -58,7 +58,7 @@ func (client *Client) Once(ctx context.Context, name string, job Job) (*Attempt,
 		opened.close()
 		return nil, nil
 	}
-	lock, err := newLock(name, "", opened)
+	lock, err := newLock(ctx, name, "", opened)
 	if err != nil {
 		return nil, err
 	}

@@ -76,7 +76,7 @@ func (client *Client) Acquire(ctx context.Context, name string, options Options)
 	if err != nil {
 		return nil, err
 	}
-	return newLock(name, options.Mode, opened)
+	return newLock(ctx, name, options.Mode, opened)
 }
 
 // Campaign waits until this candidate leads in the election, without a limit, also while no server can be reached. Its term ends with the lock; end its work

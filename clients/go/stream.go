@@ -183,10 +183,6 @@ func (client *Client) openOn(ctx context.Context, server, path string, body map[
 		return nil, err
 	}
 	opened.cancel = cancel
-	if ctx.Err() != nil {
-		opened.close()
-		return nil, ctx.Err()
-	}
 	return opened, nil
 }
 

@@ -18,7 +18,8 @@ export class Held implements AsyncDisposable {
   readonly lost: AbortSignal;
   readonly #losing = new AbortController();
   readonly #closing: AbortController;
-  readonly #servers: Servers;
+  /** @internal */
+  protected readonly servers: Servers;
   readonly #ids: Readonly<Record<string, string>>;
   readonly #hold: { mode?: string; slot?: number };
   readonly #ttlMs: number;
@@ -35,7 +36,7 @@ export class Held implements AsyncDisposable {
     mode?: string,
   ) {
     const { first } = stream;
-    this.#servers = servers;
+    this.servers = servers;
     this.#ids = first.ids ?? { [name]: first.id ?? "" };
     this.#hold = { ...(mode !== undefined && { mode }), ...(first.slot !== undefined && { slot: first.slot }) };
     this.#ttlMs = first.ttl_ms ?? 0;
@@ -76,7 +77,7 @@ export class Held implements AsyncDisposable {
     this.#wake();
     const parameters = Object.entries(this.#hold).map(([key, value]) => [key, String(value)] as [string, string]);
     // The end of a stream is no release: the network may have cut it.
-    const releasing = Object.entries(this.#ids).map(([name, id]) => this.#servers.delete(`/v1/holds/${id}?${new URLSearchParams([["name", name], ...parameters])}`));
+    const releasing = Object.entries(this.#ids).map(([name, id]) => this.servers.delete(`/v1/holds/${id}?${new URLSearchParams([["name", name], ...parameters])}`));
     await Promise.allSettled(releasing);
     this.#closing.abort();
   }
@@ -104,7 +105,7 @@ export class Held implements AsyncDisposable {
       let pauseMs = this.#ttlMs / 3;
       try {
         const body = { ttl: time(this.#ttlMs), ...this.#hold };
-        const renewals = Object.entries(this.#ids).map(([name, id]) => this.#servers.renew(`/v1/holds/${id}`, { name, ...body }));
+        const renewals = Object.entries(this.#ids).map(([name, id]) => this.servers.renew(`/v1/holds/${id}`, { name, ...body }));
         const leases = await Promise.all(renewals);
         const first = leases.reduce((one, other) => (left(one) < left(other) ? one : other));
         // A renewal after the deadline revives nothing.
@@ -138,13 +139,11 @@ export class Held implements AsyncDisposable {
 export class Attempt extends Held {
   /** The number of the attempt in its period, from 1. */
   readonly number: number;
-  readonly #servers: Servers;
 
   /** @internal */
   constructor(name: string, servers: Servers, stream: Stream) {
     super(name, servers, stream);
     this.number = stream.first.attempt ?? 1;
-    this.#servers = servers;
   }
 
   /** Records the success. Call it before the release. Rejects with `Lost` if the lock is lost: the attempt then counts as failed. */
@@ -159,6 +158,6 @@ export class Attempt extends Held {
 
   async #record(outcome: string, reason?: string): Promise<void> {
     this.ensureHeld();
-    await this.#servers.post(`/v1/jobs/${encodeURIComponent(this.name)}/outcome`, { fencing_token: this.fencingToken, outcome, reason });
+    await this.servers.post(`/v1/jobs/${encodeURIComponent(this.name)}/outcome`, { fencing_token: this.fencingToken, outcome, reason });
   }
 }

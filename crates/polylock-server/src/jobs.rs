@@ -140,7 +140,7 @@ impl JobOptions {
     }
 }
 
-/// Begins an attempt of a job if it is due, and holds its lock as long as the client reads the reply.
+/// Begins an attempt of a job if it is due, and renews its lock as long as the client reads the reply.
 pub(crate) async fn begin(
     State(service): State<Arc<Inner>>,
     caller: Caller,

@@ -128,8 +128,8 @@ const SWEEP: Duration = Duration::from_secs(1);
 /// The pause after an error of the listener, for instance because of too many open files.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Serves clients on `listener` until `shutdown` ends. Then it ends the streams, whose locks stay taken for their leases, and serves the
-/// requests that have begun, for five seconds at most.
+/// Serves clients on `listener` until `shutdown` ends. Then it ends the streams, and serves the requests that have begun, for five seconds
+/// at most. The locks of the streams stay taken for their leases.
 ///
 /// # Cancel safety
 /// Dropping the future ends the connections. Operations of the store that have begun are carried out.

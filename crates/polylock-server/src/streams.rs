@@ -1,4 +1,4 @@
-//! Locks as streams, for any language: a lock is held as long as its stream is open.
+//! Locks as streams, for any language: a lock is renewed as long as its stream is open.
 //!
 //! `POST /v1/locks/NAME` replies with lines of JSON:
 //!
@@ -230,7 +230,7 @@ impl Drop for Held {
     }
 }
 
-/// Acquires a lock, or several, and holds them as long as the client reads the reply.
+/// Acquires a lock, or several, and renews them as long as the client reads the reply.
 pub(crate) async fn acquire(
     State(service): State<Arc<Inner>>,
     caller: Caller,

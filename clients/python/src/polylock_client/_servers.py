@@ -126,20 +126,11 @@ class Servers:
             except _LateGrant:
                 pass
 
-    def post(self, path: str, body: dict[str, Any]) -> None:
+    def repeatable(self, method: str, path: str, body: Optional[dict[str, Any]] = None) -> None:
         """Sends a request that may be repeated."""
 
         def on(connection: http.client.HTTPConnection, _: str) -> None:
-            self._send(connection, "POST", path, body).read()
-            connection.close()
-
-        self._first(on)
-
-    def delete(self, path: str) -> None:
-        """Sends a request that may be repeated."""
-
-        def on(connection: http.client.HTTPConnection, _: str) -> None:
-            self._send(connection, "DELETE", path, None).read()
+            self._send(connection, method, path, body).read()
             connection.close()
 
         self._first(on)
