@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs clients of the lock service in several languages at the same time, under the faults of `chaos`: of the four processes, two use
-# Rust, one Python and one TypeScript. The arguments are those of `chaos`, such as `--dense --seconds 300`.
+# Runs clients of the lock service in several languages at the same time, under the faults of `chaos`: one process each for
+# Rust, Python, TypeScript and Go. The arguments are those of `chaos`, such as `--dense --seconds 300`.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 peers=$PWD/integration-tests/peers
@@ -10,6 +10,7 @@ mkdir -p "$out/bin" "$out/typescript"
 
 cp -r clients/typescript/. "$out/typescript"
 (cd "$out/typescript" && npm ci --silent --no-audit --no-fund --no-update-notifier && npm run --silent build)
+(cd "$peers/go" && go build -o "$out/bin/worker-go" .)
 ${CARGO:-cargo} build --quiet --locked --workspace --all-features --bins
 
 # `chaos URL NAME …`: the name of a process begins with its number, from 0 to 3.
@@ -18,6 +19,7 @@ cat >"$out/bin/languages" <<EOF
 case "\$3" in
     p1.*) exec python3 $peers/python/worker.py polylock-python "\$@" ;;
     p2.*) exec node $peers/node/worker.js polylock-typescript "\$@" ;;
+    p3.*) exec $out/bin/worker-go polylock-go "\$@" ;;
     *) exec $target/debug/worker "\$@" ;;
 esac
 EOF
