@@ -316,6 +316,11 @@ impl LocksBuilder {
 
     /// Keeps the holds until the end of their leases if this process ends, on every store: for a server that holds locks for its clients. By
     /// default, a store that [frees the locks of dead holders](crate::Capabilities::frees_dead_holders) may grant them at once.
+    ///
+    /// A lock that is lost here stays taken for its lease, too, until it is [released](Guard::release):
+    /// 1. This server stops for longer than the lease.
+    /// 2. Its client renews the hold, by its [id](crate::HoldHandle::id), on another server.
+    /// 3. This server continues, and finds that its deadline has passed. A release would let another holder in.
     pub const fn holds_outlive_process(mut self) -> Self {
         self.holds_outlive_process = true;
         self

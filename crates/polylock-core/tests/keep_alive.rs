@@ -11,8 +11,8 @@ use std::{
 
 use async_trait::async_trait;
 use polylock_core::{
-    Backend, Capabilities, ClaimOutcome, Clock, FencingToken, Grant, KeepAlive, Locks, Moment, QueuePosition,
-    Release, Request, Result, Store, SystemClock, Wake, memory,
+    Backend, Capabilities, ClaimOutcome, Clock, FencingToken, Grant, KeepAlive, Locks, LostReason, Mode,
+    Moment, QueuePosition, Release, Request, Result, Store, SystemClock, Wake, memory,
 };
 use tokio::sync::watch;
 
@@ -91,6 +91,54 @@ async fn a_keep_alive_without_a_result_is_retried() {
     assert!(!waiter.is_finished());
     guard.release().await.unwrap();
     waiter.await.unwrap().unwrap().release().await.unwrap();
+}
+
+/// No keep-alive has a result.
+#[derive(Debug)]
+struct Unanswered;
+
+#[async_trait]
+impl KeepAlives for Unanswered {
+    async fn execute(&self, _: &dyn Backend, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>> {
+        Ok(vec![KeepAlive::Unknown; requests.len()])
+    }
+}
+
+#[tokio::test]
+async fn a_server_does_not_release_a_hold_that_its_client_renews_elsewhere() {
+    let store = altered(Unanswered);
+    let locks = Locks::builder(Store::new(store.clone())).holds_outlive_process().build();
+    let guard = locks.lock("a").ttl(TTL).acquire().await.unwrap();
+    let mut request = Request::new(guard.name().clone(), Mode::Exclusive, TTL);
+    request.id = guard.handle().unwrap().id();
+    let elsewhere = [Arc::new(request)];
+    let mut lost = Box::pin(guard.lost());
+    let renew_until = async |end: Moment, lost: &mut (dyn Future<Output = LostReason> + Unpin)| loop {
+        let renewed = store.inner.keep_alive(&elsewhere).await.unwrap();
+        assert!(matches!(renewed[..], [KeepAlive::Held { .. }]), "{renewed:?}");
+        if SystemClock.now() >= end {
+            return None;
+        }
+        let reason = SystemClock.before(SystemClock.now() + TTL / 20, &mut *lost).await;
+        if reason.is_some() {
+            return reason;
+        }
+    };
+    assert_eq!(renew_until(Moment::NEVER, &mut lost).await, Some(LostReason::DeadlineReached));
+    drop(guard);
+    let mut never = std::future::pending();
+    renew_until(SystemClock.now() + TTL / 2, &mut never).await;
+}
+
+#[tokio::test]
+async fn a_server_does_not_release_a_broken_lock_before_its_client_does() {
+    let locks = Locks::builder(memory::connect()).holds_outlive_process().build();
+    let guard = locks.lock("a").ttl(TTL).acquire().await.unwrap();
+    locks.break_lock("a").await.unwrap();
+    guard.lost().await;
+    drop(guard);
+    // The holder may work until its lease ends.
+    assert!(locks.lock("a").wait(TTL / 4).acquire().await.is_err());
 }
 
 /// A store that keeps a request in its queue, and reports a grant with a short lease long after the claim.

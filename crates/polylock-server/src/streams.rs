@@ -17,8 +17,8 @@
 //! 2. The client has not noticed this, and works under the lock until its deadline.
 //! 3. If the server had released the lock in step 1, another client would hold it in step 2.
 //!
-//! So the lock stays taken until the end of its lease. The same holds when a server shuts down. A client may renew the lock itself then, by
-//! `PUT /v1/holds/ID` with `If-Match: *`, on any server.
+//! So the lock stays taken until the end of its lease. The same holds when a server shuts down, and when this server has not renewed the lock in time: the
+//! client may have renewed it itself, by `PUT /v1/holds/ID` with `If-Match: *`, on any server.
 //!
 //! **The deadline of the client.** `until` is the end of the lease by the clock of the server, as the header `polylock-clock` of the reply. A line
 //! may be delayed on its way for any time, so the client must not count from its arrival:
@@ -46,7 +46,6 @@ use polylock_protocol::{
 };
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use tokio::runtime::Handle;
 
 use crate::{
     access::Right,
@@ -215,17 +214,9 @@ struct Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        let Some(guard) = self.guard.take() else { return };
-        if guard.is_held() {
-            // An error means that they were lost at this moment.
+        // Some may be lost: they are not released either.
+        if let Some(guard) = self.guard.take() {
             guard.leave_to_expire().ok();
-        } else if let Ok(runtime) = Handle::try_current() {
-            // The drop of the guard would release a lock that was broken, and those beside a lost one.
-            let until = self.until;
-            runtime.spawn(async move {
-                SystemClock.sleep_until(until).await;
-                drop(guard);
-            });
         }
     }
 }

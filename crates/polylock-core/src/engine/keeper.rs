@@ -258,12 +258,22 @@ impl Keeper {
 fn after_loss(context: &Arc<StoreContext>, kept: Kept) {
     kept.record_end();
     let (context, hold) = (context.clone(), kept.hold);
-    match hold.phase() {
-        Phase::Lost(reason) => hold.report_loss(&reason),
-        _ => tracing::warn!(lock.name = %hold.name(), "acquisition not polled: its grant is passed on"),
-    }
+    let is_lost = match hold.phase() {
+        Phase::Lost(reason) => {
+            hold.report_loss(&reason);
+            true
+        }
+        _ => {
+            tracing::warn!(lock.name = %hold.name(), "acquisition not polled: its grant is passed on");
+            false
+        }
+    };
     if hold.is_kept_after_loss() {
         // The guard releases it when the holder has stopped.
+        return;
+    }
+    if is_lost && hold.request.outlives_process {
+        // It may have been renewed elsewhere: by the client of this server, or with its handle.
         return;
     }
     let under_way = context.pending.begin();

@@ -317,8 +317,10 @@ impl Drop for SharedHold {
         let under_way = self.handle.context.pending.begin();
         let releasing = match self.leave() {
             Ok(until) => self.hold.clone().release(until, "drop", 0, under_way).map(drop).boxed(),
-            Err(_) if self.hold.is_kept_after_loss() => self.hold.clone().release_lost(under_way).boxed(),
-            // The hold was lost or released before.
+            Err(_) if self.hold.is_kept_after_loss() && !self.handle.context.holds_outlive_process => {
+                self.hold.clone().release_lost(under_way).boxed()
+            }
+            // The hold was lost or released before. The client of a server may not have noticed its loss.
             Err(_) => return,
         };
         // An error means that there is no thread, and so there is no hold either.

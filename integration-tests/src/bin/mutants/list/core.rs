@@ -36,6 +36,20 @@ pub(super) const MUTANTS: &[Mutant] = &[
         test: ("processes", "watchdog::a_hung_renewal_does_not_delay_the_loss_without_a_call_on_the_guard"),
     },
     Mutant {
+        name: "a server releases a hold that its client renews elsewhere",
+        file: "crates/polylock-core/src/engine/keeper.rs",
+        from: "if is_lost && hold.request.outlives_process {",
+        to: "if false {",
+        test: ("keep_alive", "a_server_does_not_release_a_hold_that_its_client_renews_elsewhere"),
+    },
+    Mutant {
+        name: "a server releases a broken lock before its client does",
+        file: "crates/polylock-core/src/engine/shared_hold.rs",
+        from: " && !self.handle.context.holds_outlive_process",
+        to: "",
+        test: ("keep_alive", "a_server_does_not_release_a_broken_lock_before_its_client_does"),
+    },
+    Mutant {
         name: "release without owner check in memory",
         file: "crates/polylock-core/src/memory.rs",
         from: "            entries.retain(|entry| entry.id != request.id);
