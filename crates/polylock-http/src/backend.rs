@@ -4,14 +4,14 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use polylock_core::{
-    Backend, Capabilities, ClaimOutcome, Fault, KeepAlive, Operation, Release, Request, Result, Unavailable,
-    Wake,
+    Backend, Capabilities, ClaimOutcome, Fault, KeepAlive, Operation, PerRuntime, Release, Request, Result,
+    Unavailable, Wake,
 };
 use polylock_protocol::{
     InvalidBody, KeepAliveBody, KeepAliveReply, ReleaseReply, RequestBody, WakeReply, paths,
 };
 
-use crate::{NAME, servers::Servers};
+use crate::{NAME, config::Config, servers::Servers};
 
 /// The time limit of a wait: more than the longest one of a server.
 const WAIT: Duration = Duration::from_secs(40);
@@ -21,6 +21,8 @@ const WAIT: Duration = Duration::from_secs(40);
 pub(crate) struct HttpBackend {
     pub(crate) capabilities: Capabilities,
     pub(crate) servers: Servers,
+    config: Config,
+    callers: PerRuntime<Self>,
 }
 
 /// Returns the error for a reply with an invalid value.
@@ -29,6 +31,10 @@ pub(crate) fn invalid(operation: Operation, error: InvalidBody) -> polylock_core
 }
 
 impl HttpBackend {
+    pub(crate) fn new(capabilities: Capabilities, servers: Servers, config: Config) -> Self {
+        Self { capabilities, servers, config, callers: PerRuntime::default() }
+    }
+
     /// Returns the time limit of an operation without which this lease ends.
     pub(crate) fn limit(&self, ttl: Duration) -> Duration {
         self.servers.operation_timeout.min(ttl / 3)
@@ -39,6 +45,16 @@ impl HttpBackend {
 impl Backend for HttpBackend {
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
+    }
+
+    fn here(&self) -> Option<Arc<dyn Backend>> {
+        let open = || {
+            let (capabilities, config) = (self.capabilities.clone(), self.config.clone());
+            let opening = self.servers.for_caller(config.clone());
+            async { Ok(Self::new(capabilities, opening.await?, config)) }
+        };
+        // It uses the server of the store itself, also after a change.
+        self.callers.get(|_| true, open).map(|caller| caller as _)
     }
 
     async fn claim(&self, request: &Request) -> Result<ClaimOutcome> {

@@ -36,7 +36,7 @@ async fn open(config: Config) -> Result<Store> {
     let description = servers.store.clone();
     let capabilities = description.capabilities.capabilities(NAME);
     let capabilities = capabilities.map_err(|error| invalid(Operation::Connect, error))?;
-    let backend = Arc::new(HttpBackend { capabilities, servers });
+    let backend = Arc::new(HttpBackend::new(capabilities, servers, config));
     let mut store = Store::new(backend.clone());
     if description.alerts {
         let alerts = Arc::new(HoldAlerts::default());

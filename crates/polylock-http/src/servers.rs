@@ -2,17 +2,20 @@
 
 use std::{
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
-use polylock_core::{Clock, Error, Moment, Operation, Request, Result, SystemClock, requests::RequestTable};
+use futures_util::FutureExt;
+use polylock_core::{
+    Clock, Error, Moment, Operation, Request, Result, SystemClock, io, requests::RequestTable,
+};
 use polylock_protocol::{ClaimBody, ClaimReply, RequestBody, StoreBody, paths};
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::{config::Config, error::Failure, server::Server, tls};
+use crate::{NAME, config::Config, error::Failure, server::Server, tls};
 
 /// The longest time that a server gets while there is another one.
 const SHARE: Duration = Duration::from_millis(700);
@@ -30,38 +33,52 @@ const RELEASE_PAUSE: Duration = Duration::from_millis(200);
 #[derive(Debug)]
 pub(crate) struct Servers {
     all: Vec<Arc<Server>>,
-    current: AtomicUsize,
+    /// True if the connections belong to the runtime of a caller.
+    of_caller: bool,
+    shared: Arc<Shared>,
     pub(crate) store: StoreBody,
     pub(crate) operation_timeout: Duration,
+}
+
+/// The state of all connections of a store.
+#[derive(Debug)]
+struct Shared {
+    current: AtomicUsize,
     /// The servers that may still carry out a claim of a request.
     unanswered: Mutex<RequestTable<Vec<Unanswered>>>,
+    /// The servers, on the connections of the store itself.
+    servers: Vec<Arc<Server>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Unanswered {
     server: usize,
+    /// One that a caller has dropped may arrive after one of the store itself.
+    of_caller: bool,
     /// The time until which the server may carry the claim out.
     until: Moment,
+}
+
+/// Returns the servers on new connections, which are opened at the first request of each.
+fn servers(config: &Config) -> Result<Vec<Arc<Server>>> {
+    let client = reqwest::Client::builder()
+        .connect_timeout(config.operation_timeout.min(SHARE * 2))
+        .redirect(reqwest::redirect::Policy::none())
+        .tcp_nodelay(true)
+        .http2_keep_alive_interval(PINGS.0)
+        .http2_keep_alive_timeout(PINGS.1);
+    let client = tls::configure(client, config)?.build().map_err(|error| {
+        polylock_core::ConfigError::new("store", format!("can't create the HTTP client: {error}"))
+    })?;
+    let servers = config.servers.iter();
+    Ok(servers.map(|server| Arc::new(Server::new(client.clone(), config, server))).collect())
 }
 
 impl Servers {
     /// Connects to the first server that replies. Core repeats this while the store may be unavailable.
     pub(crate) async fn connect(config: &Config) -> Result<Self> {
         config.check()?;
-        let client = reqwest::Client::builder()
-            .connect_timeout(config.operation_timeout.min(SHARE * 2))
-            .redirect(reqwest::redirect::Policy::none())
-            .tcp_nodelay(true)
-            .http2_keep_alive_interval(PINGS.0)
-            .http2_keep_alive_timeout(PINGS.1);
-        let client = tls::configure(client, config)?.build().map_err(|error| {
-            polylock_core::ConfigError::new("store", format!("can't create the HTTP client: {error}"))
-        })?;
-        let all: Vec<_> = config
-            .servers
-            .iter()
-            .map(|server| Arc::new(Server::new(client.clone(), config, server)))
-            .collect();
+        let all = servers(config)?;
         let deadline = SystemClock.now() + config.connect_timeout;
         let mut last = None;
         for (at, server) in all.iter().enumerate() {
@@ -69,13 +86,13 @@ impl Servers {
             let share = deadline.since(SystemClock.now()) / others;
             match server.store(share.min(config.operation_timeout)).await {
                 Ok(store) => {
-                    return Ok(Self {
+                    let shared = Arc::new(Shared {
                         current: AtomicUsize::new(at),
-                        store,
-                        operation_timeout: config.operation_timeout,
                         unanswered: Mutex::default(),
-                        all,
+                        servers: all.clone(),
                     });
+                    let operation_timeout = config.operation_timeout;
+                    return Ok(Self { all, of_caller: false, shared, store, operation_timeout });
                 }
                 Err(failure) => last = Some(failure.at(Operation::Connect, &server.base)),
             }
@@ -83,9 +100,22 @@ impl Servers {
         Err(last.unwrap_or_else(|| unreachable!("a URL has at least one server")))
     }
 
+    /// Returns the same servers on connections that belong to the current runtime, one of which is open.
+    pub(crate) fn for_caller(&self, config: Config) -> impl Future<Output = Result<Self>> + Send + 'static {
+        let (shared, store, operation_timeout) =
+            (self.shared.clone(), self.store.clone(), self.operation_timeout);
+        async move {
+            let servers = Self { all: servers(&config)?, of_caller: true, shared, store, operation_timeout };
+            let server = servers.current();
+            let opened = server.store(operation_timeout).await;
+            opened.map_err(|failure| failure.at(Operation::Connect, &server.base))?;
+            Ok(servers)
+        }
+    }
+
     /// Returns the server that is used now.
     pub(crate) fn current(&self) -> Arc<Server> {
-        self.all[self.current.load(Ordering::SeqCst)].clone()
+        self.all[self.shared.current.load(Ordering::SeqCst)].clone()
     }
 
     /// Sends `body` to a server, and to another one if that fails, within `limit`. The operation may be carried out twice.
@@ -120,12 +150,13 @@ impl Servers {
     }
 
     fn attempts(&self, operation: Operation, limit: Duration) -> Attempts<'_> {
-        let begin = self.current.load(Ordering::SeqCst);
+        let begin = self.shared.current.load(Ordering::SeqCst);
         Attempts { servers: self, operation, deadline: SystemClock.now() + limit, begin, step: 0, last: None }
     }
 
     fn use_instead(&self, old: usize, new: usize) {
-        let changed = self.current.compare_exchange(old, new, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        let current = &self.shared.current;
+        let changed = current.compare_exchange(old, new, Ordering::SeqCst, Ordering::SeqCst).is_ok();
         if changed && old != new {
             tracing::info!(server = %self.all[new].base, instead = %self.all[old].base, "using another server");
         }
@@ -157,7 +188,8 @@ impl Servers {
             };
             let claim = ClaimBody { request: request.into(), expires };
             // Before the request is sent: this future may be dropped.
-            self.note_unanswered(request, Unanswered { server: at, until: SystemClock.now() + limit });
+            let until = SystemClock.now() + limit;
+            self.note_unanswered(request, Unanswered { server: at, of_caller: self.of_caller, until });
             let reply: Result<ClaimReply, Failure> = server.post(paths::CLAIM, &claim, limit).await;
             if !reply.as_ref().is_err_and(Failure::is_unanswered) {
                 self.forget_unanswered(request, at);
@@ -172,16 +204,16 @@ impl Servers {
 
     fn note_unanswered(&self, request: &Request, new: Unanswered) {
         let now = SystemClock.now();
-        let mut table = self.unanswered.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut table = self.shared.lock_unanswered();
         let servers = table.update(request.id, now, new.until, Vec::new);
-        servers.retain(|old| old.server != new.server);
+        servers.retain(|old| (old.server, old.of_caller) != (new.server, new.of_caller));
         servers.push(new);
     }
 
     fn forget_unanswered(&self, request: &Request, server: usize) {
-        let mut table = self.unanswered.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut table = self.shared.lock_unanswered();
         if let Some(servers) = table.get_mut(&request.id) {
-            servers.retain(|old| old.server != server);
+            servers.retain(|old| (old.server, old.of_caller) != (server, self.of_caller));
             if servers.is_empty() {
                 table.remove(&request.id);
             }
@@ -190,15 +222,10 @@ impl Servers {
 
     /// Sends a release of a request to the servers that may still carry out a claim of it, in the background.
     pub(crate) fn release_unanswered(&self, request: &Request) {
-        let unanswered = self
-            .unanswered
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(&request.id)
-            .unwrap_or_default();
-        for Unanswered { server, until } in unanswered {
-            let (server, body) = (self.all[server].clone(), RequestBody::from(request));
-            tokio::spawn(async move {
+        let unanswered = self.shared.lock_unanswered().remove(&request.id).unwrap_or_default();
+        for Unanswered { server, until, .. } in unanswered {
+            let (server, body) = (self.shared.servers[server].clone(), RequestBody::from(request));
+            let releasing = io::run(NAME, async move {
                 while SystemClock.now() < until {
                     let released =
                         server.post::<_, serde::de::IgnoredAny>(paths::RELEASE, &body, SHARE).await;
@@ -208,12 +235,20 @@ impl Servers {
                     SystemClock.sleep_until(SystemClock.now() + RELEASE_PAUSE).await;
                 }
             });
+            // The first poll begins it on the thread of the store: the runtime of a caller may end at any time.
+            releasing.now_or_never();
         }
     }
 
     /// Returns the number of requests with claims that a server may still carry out.
     pub(crate) fn unanswered(&self) -> usize {
-        self.unanswered.lock().unwrap_or_else(PoisonError::into_inner).len()
+        self.shared.lock_unanswered().len()
+    }
+}
+
+impl Shared {
+    fn lock_unanswered(&self) -> MutexGuard<'_, RequestTable<Vec<Unanswered>>> {
+        self.unanswered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -45,6 +45,9 @@ pub struct Problem {
     /// The time after which the store will be available, if it has stated it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub retry_after_us: Option<u64>,
+    /// The reason for the loss of a lock, as one word.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub reason: Option<String>,
 }
 
 impl Problem {
@@ -57,6 +60,7 @@ impl Problem {
             status,
             detail: Some(detail.into()),
             retry_after_us: None,
+            reason: None,
         }
     }
 

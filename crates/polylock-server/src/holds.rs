@@ -132,7 +132,8 @@ pub(crate) async fn put(
             (StatusCode::ACCEPTED, Json(json!({ "position": position }))).into_response()
         }
         Outcome::Lost(reason) => {
-            Refused(Problem::new("lost", "the lock is lost", 410, reason.to_string())).into_response()
+            let problem = Problem::new("lost", "the lock is lost", 410, reason.to_string());
+            Refused(Problem { reason: Some(reason.kind().to_owned()), ..problem }).into_response()
         }
         Outcome::Released => {
             let detail = "this id was released: choose a new random one";

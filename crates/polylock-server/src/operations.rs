@@ -44,18 +44,24 @@ pub(crate) async fn claim(
 ) -> Reply<ClaimReply> {
     let request = Request::try_from(&body.request)?;
     ensure_holds(&caller, &request)?;
-    let reply = service.run(|service, backend| async move {
-        let _turn = service.turns.next(&request).await;
-        if body.expires.has_passed(service.clock.now()) {
-            return Ok(ClaimReply::Late);
+    let claim = Arc::new((request, body.expires));
+    let reply = service.run_here(move |service, backend| {
+        let claim = claim.clone();
+        async move {
+            let (request, expires) = &*claim;
+            let turn = service.turns.next(request).await;
+            // A claim that its client has dropped may arrive after the release.
+            if turn.is_released() || expires.has_passed(service.clock.now()) {
+                return Ok(ClaimReply::Late);
+            }
+            // Before the claim: its client may go away meanwhile.
+            service.waiters.insert(request, SystemClock.now());
+            let outcome = backend.claim(request).await;
+            if matches!(outcome, Ok(ClaimOutcome::Granted(_))) || !request.queues {
+                service.waiters.remove(request);
+            }
+            outcome.map(|outcome| (&outcome).into())
         }
-        // Before the claim: its client may go away meanwhile.
-        service.waiters.insert(&request, SystemClock.now());
-        let outcome = backend.claim(&request).await;
-        if matches!(outcome, Ok(ClaimOutcome::Granted(_))) || !request.queues {
-            service.waiters.remove(&request);
-        }
-        outcome.map(|outcome| (&outcome).into())
     });
     Ok(Json(reply.await?))
 }

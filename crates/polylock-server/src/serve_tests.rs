@@ -9,7 +9,7 @@ use futures_util::StreamExt;
 use http::{Method, Request, StatusCode, header};
 use http_body_util::BodyExt;
 use polylock_core::{Clock, SystemClock, memory};
-use polylock_protocol::paths;
+use polylock_protocol::{CLOCK, paths};
 use serde_json::{Value, json};
 use tower_service::Service as _;
 
@@ -194,6 +194,30 @@ async fn a_stream_is_one_of_the_requests_of_its_caller_until_its_end() {
 }
 
 /// Returns the next event of a stream.
+#[tokio::test]
+async fn a_claim_after_the_release_of_its_request_takes_no_lock() {
+    let routes = open();
+    let response = send(&routes, request(Method::GET, "/healthz", None, None)).await;
+    let now = response.headers().get(CLOCK).unwrap().to_str().unwrap().to_owned();
+    let (server, us) = now.split_once(';').unwrap();
+    let expires = format!("{server};{}", us.parse::<i64>().unwrap() + 60_000_000);
+    let claim = |id: u8| {
+        let request = json!({
+            "id": format!("{id:032x}"), "name": "n", "mode": "EX", "ttl_us": 30_000_000, "queues": false, "wants_position": false,
+            "owner": "o",
+        });
+        json!({ "request": request, "expires": expires })
+    };
+    let outcome = async |path: &str, body: &Value| {
+        json_of(send(&routes, request(Method::POST, path, None, Some(body))).await).await["outcome"].clone()
+    };
+    assert_eq!(outcome(paths::CLAIM, &claim(1)).await, "granted");
+    outcome(paths::RELEASE, &claim(1)["request"]).await;
+    // A copy on another connection of its client.
+    assert_eq!(outcome(paths::CLAIM, &claim(1)).await, "late");
+    assert_eq!(outcome(paths::CLAIM, &claim(2)).await, "granted");
+}
+
 async fn event_of(stream: &mut axum::body::BodyDataStream) -> Value {
     serde_json::from_slice(&stream.next().await.unwrap().unwrap()).unwrap()
 }
@@ -270,8 +294,16 @@ async fn the_end_of_a_stream_is_no_release() {
         while event_of(&mut next).await["event"] == "queued" {}
         drop(next);
         let lost = renew(id, hold).await;
-        assert_eq!(lost.status(), StatusCode::GONE);
+        assert_eq!((lost.status(), &json_of(lost).await["reason"]), (StatusCode::GONE, &json!("gone")));
     }
+    // A broken lock is lost, and stays taken until its client has released it.
+    let mut stream = acquire(json!({ "ttl": "30s" })).await.into_body().into_data_stream();
+    let granted = event_of(&mut stream).await;
+    drop(stream);
+    send(&routes, request(Method::POST, "/v1/locks/n/break", None, Some(&json!({})))).await;
+    let lost = renew(granted["id"].as_str().unwrap(), json!({ "name": "n" })).await;
+    assert_eq!((lost.status(), &json_of(lost).await["reason"]), (StatusCode::GONE, &json!("broken")));
+    assert_eq!(acquire(json!({ "wait": "0s" })).await.status(), StatusCode::CONFLICT);
 }
 
 #[tokio::test]

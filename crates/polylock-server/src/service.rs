@@ -1,12 +1,16 @@
 //! A store that is offered to clients.
 
-use std::{future::Future, sync::Arc};
+use std::{future::Future, sync::Arc, time::Duration};
 
 use polylock_core::{
-    Backend, Error, HoldLifetime, LockName, Locks, Moment, Release, Request, Result, Store, metrics::Metrics,
+    Backend, Clock, Error, Fault, HoldLifetime, LockName, Locks, Moment, Operation, Release, Request, Result,
+    Store, SystemClock, Unavailable, metrics::Metrics,
 };
 use polylock_protocol::StoreBody;
-use tokio::sync::{Semaphore, broadcast, watch};
+use tokio::{
+    sync::{Semaphore, broadcast, watch},
+    task::JoinError,
+};
 
 use crate::{
     access::Access, clock::ServerClock, readiness::Readiness, tls::Tls, turns::Turns, waiters::Waiters,
@@ -14,6 +18,9 @@ use crate::{
 
 /// The number of names of broken locks that a slow reader may be behind.
 const ALERTS: usize = 1024;
+
+/// The time of an operation on a connection of the server's own runtime: longer than a store takes for which two wake-ups matter.
+const HERE: Duration = Duration::from_millis(50);
 
 /// The number of readers of events at the same time. Each has the state of all its locks, some kilobytes for each one.
 pub(crate) const READERS: usize = 64;
@@ -159,13 +166,46 @@ impl Inner {
 
     /// Releases `request`. No claim of it follows.
     pub(crate) async fn release(self: &Arc<Self>, request: Request) -> Result<Release> {
-        let release = self.run(|service, backend| async move {
-            let mut turn = service.turns.next(&request).await;
-            service.turns.release(&request, &mut turn);
-            service.waiters.remove(&request);
-            backend.release(&request).await
+        let request = Arc::new(request);
+        let release = self.run_here(move |service, backend| {
+            let request = request.clone();
+            async move {
+                let mut turn = service.turns.next(&request).await;
+                service.turns.release(&request, &mut turn);
+                service.waiters.remove(&request);
+                backend.release(&request).await
+            }
         });
         release.await
+    }
+
+    /// Carries a claim or a release out to its end, on a connection of the server's own runtime, if there is one: this saves two wake-ups
+    /// of threads. If that fails or is slow, the operation begins again on the thread of the store. [`Backend::here`] permits this.
+    pub(crate) async fn run_here<T, F>(
+        self: &Arc<Self>,
+        operation: impl Fn(Arc<Self>, Arc<dyn Backend>) -> F + Send + 'static,
+    ) -> Result<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T>> + Send + 'static,
+    {
+        let Some(backend) = self.store.backend.here() else { return self.run(operation).await };
+        let (service, name) = (self.clone(), backend.capabilities().backend);
+        // A task continues if the client disconnects.
+        let running = tokio::spawn(async move {
+            let here = operation(service.clone(), backend);
+            match SystemClock.before(SystemClock.now() + HERE, here).await {
+                None => service.run(operation).await,
+                Some(Err(error)) if error.is_temporary() && error.retry_after().is_none() => {
+                    service.run(operation).await
+                }
+                Some(outcome) => outcome,
+            }
+        });
+        let failed = |error: JoinError| {
+            Err(Unavailable::new(name, Operation::Claim, Fault::Temporary, error.to_string()).into())
+        };
+        running.await.unwrap_or_else(failed)
     }
 
     /// Carries an operation out on the thread of the store, to its end: even if the client disconnects.

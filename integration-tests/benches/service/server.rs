@@ -60,10 +60,8 @@ impl Server {
     pub(crate) async fn open(&self, method: &str, path: &str, body: &str) -> Stream {
         let (from, mut to) = self.connect().await.into_split();
         let (host, length) = (&self.address, body.len());
-        // Other replies than those of streams have no end of a line.
-        let end = if method == "DELETE" { "Connection: close\r\n" } else { "" };
         let head = format!(
-            "{method} {path} HTTP/1.1\r\nHost: {host}\r\n{end}Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
+            "{method} {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
         );
         to.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
         Stream { from: BufReader::new(from), _to: to }
@@ -79,19 +77,13 @@ pub(crate) struct Stream {
 impl Stream {
     /// Reads up to this event, and returns the time at which it was read, and the event.
     pub(crate) async fn until(&mut self, event: &str) -> (Moment, Value) {
-        let line = self.until_text(&format!("\"event\":\"{event}\"")).await;
-        (now(), serde_json::from_str(&line).unwrap())
-    }
-
-    /// Reads up to the first line with this text, and returns the line.
-    pub(crate) async fn until_text(&mut self, text: &str) -> String {
         let mut line = String::new();
         loop {
             line.clear();
             let length = self.from.read_line(&mut line).await.unwrap();
-            assert!(length > 0, "the stream has ended before {text}");
-            if line.contains(text) {
-                return line;
+            assert!(length > 0, "the stream has ended before {event}");
+            if line.contains(&format!("\"event\":\"{event}\"")) {
+                return (now(), serde_json::from_str(&line).unwrap());
             }
         }
     }

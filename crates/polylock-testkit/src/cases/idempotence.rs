@@ -81,7 +81,7 @@ async fn request_and_release(trial: &Trial, raw: &Raw) -> Request {
 pub(super) async fn a_repeated_release_succeeds(trial: Trial) -> Outcome {
     let (here, there) = (trial.raw().await, trial.raw().await);
     let (released, next) = (request(&trial), request(&trial));
-    here.release(&released).await;
+    here.release(&request(&trial)).await;
     here.hold(&released).await;
     here.release(&released).await;
     there.release(&released).await;

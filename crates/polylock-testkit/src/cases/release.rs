@@ -12,7 +12,7 @@ use crate::{
 pub(super) async fn reports_if_it_removed_an_entry(trial: Trial) -> Outcome {
     let raw = trial.raw().await;
     let [holder, other] = ["n", "n"].map(|name| Request::new(lock_name(name), Mode::Exclusive, trial.long()));
-    assert_eq!(raw.release(&holder).await, Release::Lost(LostReason::Gone), "released without a claim");
+    assert_eq!(raw.release(&other).await, Release::Lost(LostReason::Gone), "released without a claim");
     raw.hold(&holder).await;
     assert_eq!(raw.release(&other).await, Release::Lost(LostReason::Gone), "another request holds it");
     assert_eq!(raw.release(&holder).await, Release::Released);

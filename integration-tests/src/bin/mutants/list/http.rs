@@ -6,8 +6,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "http: the server carries out claims that have expired",
         file: "crates/polylock-server/src/operations.rs",
-        from: "if body.expires.has_passed(service.clock.now()) {",
-        to: "if body.expires.us < 0 {",
+        from: "expires.has_passed(service.clock.now()) {",
+        to: "expires.us < 0 {",
         test: ("processes", "service::sqlite_full::a_claim_in_a_stopped_server_takes_no_lock_for_nobody"),
     },
     Mutant {
@@ -18,6 +18,16 @@ pub(super) const MUTANTS: &[Mutant] = &[
         test: (
             "units of library polylock_server",
             "turns::tests::operations_of_a_request_take_turns_and_no_claim_follows_a_release",
+        ),
+    },
+    Mutant {
+        name: "http: a claim that its client has dropped follows the release",
+        file: "crates/polylock-server/src/operations.rs",
+        from: "if turn.is_released() || expires",
+        to: "if expires",
+        test: (
+            "units of library polylock_server",
+            "serve_tests::a_claim_after_the_release_of_its_request_takes_no_lock",
         ),
     },
     Mutant {
@@ -62,7 +72,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "http: an unknown token has the rights of a caller",
         file: "crates/polylock-server/src/access.rs",
         from: "known(token)).or_else(|| known(certificate))",
-        to: "known(token)).or_else(|| known(certificate)).or_else(|| self.callers.values().next())",
+        to: "known(token)).or_else(|| known(certificate)).or_else(|| callers.values().next().cloned())",
         test: (
             "units of library polylock_server",
             "serve_tests::no_operation_is_carried_out_for_an_unknown_caller",
