@@ -23,6 +23,8 @@ type Problem struct {
 	Title  string `json:"title"`
 	Status int    `json:"status"`
 	Detail string `json:"detail"`
+	// Reason is the reason for the loss of a lock, as one word.
+	Reason string `json:"reason"`
 }
 
 func (problem *Problem) Error() string {
@@ -34,13 +36,20 @@ func (problem *Problem) Error() string {
 	return fmt.Sprintf("the server replied %d", problem.Status)
 }
 
+// lostError is [ErrLost] with its reason.
+type lostError struct{ problem *Problem }
+
+func (err *lostError) Error() string { return fmt.Sprintf("%v: %v", ErrLost, err.problem) }
+
+func (err *lostError) Unwrap() error { return ErrLost }
+
 // asError returns the error for a problem, by its remedy.
 func (problem *Problem) asError() error {
 	switch {
 	case strings.HasSuffix(problem.Type, ":busy"):
 		return fmt.Errorf("%w: %v", ErrNotAcquired, problem)
 	case strings.HasSuffix(problem.Type, ":lost"):
-		return fmt.Errorf("%w: %v", ErrLost, problem)
+		return &lostError{problem}
 	case strings.HasSuffix(problem.Type, ":unavailable"), problem.Status == 429, problem.Status >= 502 && problem.Status <= 504:
 		return fmt.Errorf("%w: %v", ErrUnavailable, problem)
 	default:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand"
 	"net/url"
 	"sync"
 	"time"
@@ -30,6 +31,9 @@ type Lock struct {
 	lost   chan struct{}
 	ended  chan struct{}
 
+	// The time before the deadline from which this client renews the lock.
+	late time.Duration
+
 	mutex sync.Mutex
 	// The lease lasts for this time from clock.sent.
 	clock serverClock
@@ -37,6 +41,7 @@ type Lock struct {
 	err   error
 	// True once Release was called.
 	released bool
+	renewing bool
 }
 
 // newLock returns the lock of a grant, or releases it if the caller does not wait any more.
@@ -66,6 +71,9 @@ func newLock(ctx context.Context, name, mode string, opened *stream) (*Lock, err
 		ttl: time.Duration(granted.TTLMs) * time.Millisecond, stream: opened, clock: clock, lasts: lasts,
 		lost: make(chan struct{}), ended: make(chan struct{}),
 	}
+	// The server renews at a third of the lease. Random, so that the clients of a server that has ended renew one after the other.
+	random := rand.New(rand.NewSource(time.Now().UnixNano()))
+	lock.late = time.Duration((0.4 + 0.2*random.Float64()) * float64(lock.ttl))
 	// The reader waits for the server, and the watch for the deadline: a silent server delays no loss.
 	go lock.read()
 	go lock.watch()
@@ -159,7 +167,6 @@ func (lock *Lock) read() {
 	for {
 		next, err := nextLine(lock.stream.lines, nil)
 		if err != nil {
-			lock.renew()
 			return
 		}
 		var clock serverClock
@@ -172,40 +179,50 @@ func (lock *Lock) read() {
 		lock.mutex.Lock()
 		switch next.Event {
 		case "renewed":
-			// A renewal after the deadline revives nothing.
-			if left := lock.remaining(); left > 0 && lasts-since(clock.sent) > left {
-				lock.clock, lock.lasts = clock, lasts
-			}
+			lock.extend(clock, lasts)
 		case "lost":
-			lock.end(fmt.Errorf("%w: %s: %s", ErrLost, lock.Name, next.Reason))
+			// The server's own deadline says nothing: this client may have renewed the lock elsewhere.
+			if next.Reason != "deadline" {
+				lock.end(fmt.Errorf("%w: %s: %s", ErrLost, lock.Name, next.Reason))
+			}
 		}
 		lock.mutex.Unlock()
 	}
 }
 
-// renew renews the lock without a stream, on any server, until its end.
-func (lock *Lock) renew() {
-	ctx := lock.Context(context.Background())
-	for ctx.Err() == nil {
-		pause := lock.ttl / 3
-		clock, lasts, err := lock.renewAll(ctx)
-		lock.mutex.Lock()
-		left := lock.remaining()
-		switch {
-		case errors.Is(err, ErrLost):
-			lock.end(fmt.Errorf("%w: %s: gone", ErrLost, lock.Name))
-		case err != nil:
-			pause = lock.ttl / 10
-		// A renewal after the deadline revives nothing.
-		case left > 0 && lasts-since(clock.sent) > left:
-			lock.clock, lock.lasts = clock, lasts
-		}
-		lock.mutex.Unlock()
-		select {
-		case <-ctx.Done():
-		case <-time.After(pause):
-		}
+// extend records a renewal. The mutex is held.
+func (lock *Lock) extend(clock serverClock, lasts time.Duration) {
+	// A renewal after the deadline revives nothing.
+	if left := lock.remaining(); left > 0 && lasts-since(clock.sent) > left {
+		lock.clock, lock.lasts = clock, lasts
 	}
+}
+
+// renew renews the lock without a stream, on any server.
+func (lock *Lock) renew() {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	clock, lasts, err := lock.renewAll(lock.Context(ctx))
+	lock.mutex.Lock()
+	defer lock.mutex.Unlock()
+	lock.renewing = false
+	var lost *lostError
+	switch {
+	case errors.As(err, &lost):
+		lock.end(fmt.Errorf("%w: %s: %s", ErrLost, lock.Name, lost.problem.Reason))
+	case err == nil:
+		lock.extend(clock, lasts)
+	}
+}
+
+// isLate returns true if the lock is to be renewed now: the stream has ended, or its server is silent.
+func (lock *Lock) isLate() bool {
+	lock.mutex.Lock()
+	defer lock.mutex.Unlock()
+	left := lock.remaining()
+	isLate := left > 0 && left < lock.late && !lock.renewing
+	lock.renewing = lock.renewing || isLate
+	return isLate
 }
 
 // renewAll renews all locks, and returns the lease that ends first.
@@ -235,8 +252,13 @@ func (lock *Lock) watch() {
 			_ = lock.EnsureHeld()
 			return
 		}
-		if left > tick {
-			left = tick
+		if lock.isLate() {
+			go lock.renew()
+		}
+		for _, longest := range []time.Duration{tick, lock.ttl/10 + time.Millisecond} {
+			if left > longest {
+				left = longest
+			}
 		}
 		select {
 		case <-time.After(left):

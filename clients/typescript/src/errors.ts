@@ -33,13 +33,15 @@ export interface Problem {
   title?: string;
   status?: number;
   detail?: string;
+  /** The reason for the loss of a lock, as one word. */
+  reason?: string;
 }
 
 export function errorOf(problem: Problem): PolylockError {
   const word = (problem.type ?? "").split(":").at(-1);
   const text = problem.detail ?? problem.title ?? "the server has failed";
   if (word === "busy") return new NotAcquired(text);
-  if (word === "lost") return new Lost("", "gone", text);
+  if (word === "lost") return new Lost("", problem.reason ?? "gone", text);
   if (word === "unavailable" || [429, 502, 503, 504].includes(problem.status ?? 0)) return new Unavailable(text);
   return new Refused(text);
 }

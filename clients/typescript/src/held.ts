@@ -23,7 +23,9 @@ export class Held implements AsyncDisposable {
   readonly #ids: Readonly<Record<string, string>>;
   readonly #hold: { mode?: string; slot?: number };
   readonly #ttlMs: number;
-  #wake: () => void = () => {};
+  /** The milliseconds before the deadline from which this client renews the lock. */
+  readonly #lateMs: number;
+  #isRenewing = false;
   #lease: Lease;
   #isReleased = false;
   #timer: NodeJS.Timeout | undefined;
@@ -40,6 +42,8 @@ export class Held implements AsyncDisposable {
     this.#ids = first.ids ?? { [name]: first.id ?? "" };
     this.#hold = { ...(mode !== undefined && { mode }), ...(first.slot !== undefined && { slot: first.slot }) };
     this.#ttlMs = first.ttl_ms ?? 0;
+    // The server renews at a third of the lease. Random, so that the clients of a server that has ended renew one after the other.
+    this.#lateMs = this.#ttlMs * (0.4 + 0.2 * Math.random());
     this.fencingToken = first.fencing_token ?? 0;
     this.fencingTokens = first.fencing_tokens ?? { [name]: this.fencingToken };
     this.slot = first.slot;
@@ -47,9 +51,7 @@ export class Held implements AsyncDisposable {
     this.#closing = stream.closing;
     this.#lease = stream.lease;
     this.#watch();
-    void this.#read(stream)
-      .catch(() => {})
-      .then(() => this.#renew());
+    void this.#read(stream).catch(() => {});
   }
 
   /** The milliseconds until the deadline, unless the lock is renewed before; 0 once it is lost. */
@@ -74,7 +76,6 @@ export class Held implements AsyncDisposable {
     if (this.#isReleased) return;
     this.#isReleased = true;
     clearTimeout(this.#timer);
-    this.#wake();
     const parameters = Object.entries(this.#hold).map(([key, value]) => [key, String(value)] as [string, string]);
     // The end of a stream is no release: the network may have cut it.
     const releasing = Object.entries(this.#ids).map(([name, id]) => this.servers.delete(`/v1/holds/${id}?${new URLSearchParams([["name", name], ...parameters])}`));
@@ -89,37 +90,32 @@ export class Held implements AsyncDisposable {
   async #read(stream: Stream): Promise<void> {
     for await (const line of stream.lines) {
       if (line.event === "renewed") {
-        const lease = await stream.leaseUntil(line.until ?? "", RENEWAL_AGE_MS);
-        // A renewal after the deadline revives nothing.
-        if (this.isHeld && left(lease) > left(this.#lease)) this.#lease = lease;
-      } else if (line.event === "lost") {
+        this.#extend(await stream.leaseUntil(line.until ?? "", RENEWAL_AGE_MS));
+        // The server's own deadline says nothing: this client may have renewed the lock elsewhere.
+      } else if (line.event === "lost" && line.reason !== "deadline") {
         this.#lose(line.reason ?? "gone");
       }
     }
   }
 
-  /** Renews the lock without a stream, on any server, until its end. */
+  /** Renews the lock without a stream, on any server. */
   async #renew(): Promise<void> {
-    this.lost.addEventListener("abort", () => this.#wake(), { once: true });
-    while (this.isHeld) {
-      let pauseMs = this.#ttlMs / 3;
-      try {
-        const body = { ttl: time(this.#ttlMs), ...this.#hold };
-        const renewals = Object.entries(this.#ids).map(([name, id]) => this.servers.renew(`/v1/holds/${id}`, { name, ...body }));
-        const leases = await Promise.all(renewals);
-        const first = leases.reduce((one, other) => (left(one) < left(other) ? one : other));
-        // A renewal after the deadline revives nothing.
-        if (this.isHeld && left(first) > left(this.#lease)) this.#lease = first;
-      } catch (error) {
-        if (error instanceof Lost) return this.#lose(error.reason);
-        pauseMs = Math.min(this.#ttlMs / 10, TICK_MS);
-      }
-      if (!this.isHeld) return;
-      await new Promise<void>((wake) => {
-        this.#wake = wake;
-        setTimeout(wake, pauseMs).unref();
-      });
+    this.#isRenewing = true;
+    try {
+      const body = { ttl: time(this.#ttlMs), ...this.#hold };
+      const renewals = Object.entries(this.#ids).map(([name, id]) => this.servers.renew(`/v1/holds/${id}`, { name, ...body }));
+      const leases = await Promise.all(renewals);
+      this.#extend(leases.reduce((one, other) => (left(one) < left(other) ? one : other)));
+    } catch (error) {
+      if (error instanceof Lost) this.#lose(error.reason);
+    } finally {
+      this.#isRenewing = false;
     }
+  }
+
+  #extend(lease: Lease): void {
+    // A renewal after the deadline revives nothing.
+    if (this.isHeld && left(lease) > left(this.#lease)) this.#lease = lease;
   }
 
   #lose(reason: string): void {
@@ -131,7 +127,9 @@ export class Held implements AsyncDisposable {
   #watch(): void {
     const { remainingMs } = this;
     if (remainingMs === 0) return this.#lose("deadline");
-    this.#timer = setTimeout(() => this.#watch(), Math.min(remainingMs, TICK_MS));
+    // The stream has ended, or its server is silent.
+    if (remainingMs < this.#lateMs && !this.#isRenewing) void this.#renew();
+    this.#timer = setTimeout(() => this.#watch(), Math.min(remainingMs, this.#ttlMs / 10 + 1, TICK_MS));
   }
 }
 

@@ -41,7 +41,7 @@ def of_problem(problem: Mapping[str, Any]) -> PolylockError:
     if word == "busy":
         return NotAcquired(text)
     if word == "lost":
-        return Lost(text, "gone")
+        return Lost(text, str(problem.get("reason") or "gone"))
     if word == "unavailable" or problem.get("status") in (429, 502, 503, 504):
         return Unavailable(text)
     return Refused(text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import random
 import socket
 import threading
 from types import TracebackType
@@ -38,6 +39,9 @@ class Held:
         self._stream = stream
         self._socket = stream.connection.sock
         self._deadline = stream.deadline(granted["until"], GRANT_AGE)
+        # The server renews at a third of the lease. Random, so that the clients of a server that has ended renew one after the other.
+        self._late = self._ttl * random.uniform(0.4, 0.6)
+        self._renewing = False
         self._changed = threading.Condition()
         self._ended = False
         self._on_loss: list[Callable[[], None]] = []
@@ -110,47 +114,48 @@ class Held:
                 if line["event"] == "renewed":
                     deadline = self._stream.deadline(line["until"], RENEWAL_AGE)
                     with self._changed:
-                        # A renewal after the deadline revives nothing.
-                        if now() < self._deadline:
-                            self._deadline = max(self._deadline, deadline)
-                            self._changed.notify_all()
-                elif line["event"] == "lost":
+                        self._extend(deadline)
+                # The server's own deadline says nothing: this client may have renewed the lock elsewhere.
+                elif line["event"] == "lost" and line["reason"] != "deadline":
                     self._lose(line["reason"])
         except (OSError, ValueError, http.client.HTTPException):
             pass
         finally:
             self._stream.close()
-        self._renew()
+
+    def _extend(self, deadline: float) -> None:
+        # A renewal after the deadline revives nothing.
+        if now() < self._deadline:
+            self._deadline = max(self._deadline, deadline)
 
     def _renew(self) -> None:
-        """Renews the lock without a stream, on any server, until the deadline."""
-        body = {"ttl": text(self._ttl), **self._hold}
-        while not self._has_ended():
-            try:
-                deadlines = [
-                    self._servers.renew(f"/v1/holds/{identity}", {"name": name, **body}) for name, identity in self._ids.items()
-                ]
-            except Lost as lost:
-                return self._lose(lost.reason)
-            except PolylockError:
-                deadlines, pause = [], min(self._ttl / 10, 0.5)
-            else:
-                pause = self._ttl / 3
-            with self._changed:
-                # A renewal after the deadline revives nothing.
-                if deadlines and now() < self._deadline:
-                    self._deadline = max(self._deadline, min(deadlines))
-                    self._changed.notify_all()
-                self._changed.wait_for(self._has_ended, pause)
+        """Renews the lock without a stream, on any server."""
+        body, deadlines = {"ttl": text(self._ttl), **self._hold}, []
+        try:
+            for name, identity in self._ids.items():
+                deadlines.append(self._servers.renew(f"/v1/holds/{identity}", {"name": name, **body}))
+        except Lost as lost:
+            self._lose(lost.reason)
+        except PolylockError:
+            deadlines = []
+        with self._changed:
+            self._renewing = False
+            if deadlines:
+                self._extend(min(deadlines))
 
     def _watch(self) -> None:
+        # The timeout of a condition stands still while the machine is suspended, so it is short.
+        tick = min(self._ttl / 10, 0.5)
         with self._changed:
             while not self._has_ended():
                 left = self._deadline - now()
                 if left <= 0:
                     break
-                # The timeout of a condition stands still while the machine is suspended, so it is short.
-                self._changed.wait(min(left, 0.5))
+                # The stream has ended, or its server is silent.
+                if left < self._late and not self._renewing:
+                    self._renewing = True
+                    threading.Thread(target=self._renew, name=f"polylock {self.name}", daemon=True).start()
+                self._changed.wait(min(left, tick))
         self._lose("deadline")
 
 
