@@ -158,7 +158,7 @@ pub const MARIADB: Configuration = Configuration {
 };
 
 /// Two lock services in front of a PostgreSQL database. Faults happen to the services.
-const HTTP_POSTGRES: Configuration =
+pub const HTTP_POSTGRES: Configuration =
     Configuration { name: "http_postgres", target: "http_postgres", keys: TIMEOUTS, ..PROMISED };
 
 /// All configurations: first those with all promises.

@@ -45,7 +45,7 @@ Each library is used by a program of its own, as its documentation shows it, wit
 used by such a program as well ([programs](../integration-tests/peers/README.md), [settings](safety.md#other-libraries)). The programs and all
 servers run on the same machine, so there is no network, and the latency of yours comes on top. All servers keep grants through a crash: Redis
 syncs each command, and the databases each commit. The lease is 3 s, the session timeout of ZooKeeper 4 s, and the lease in Azure 15 s, which is
-its shortest one. Azure is an emulator.
+its shortest one. Azure is an emulator. The clients of the lock services use the Rust library; both services run beside the database.
 
 Machines differ: compare the rows with each other, and measure on yours. [Choosing](choosing.md#the-stores-compared) says in plain words
 what the numbers mean. `—` is not measured. A feature that a library has no interface for is \"not offered\", which is no fault of it.
@@ -99,7 +99,7 @@ const TABLES: [Table; 6] = [
         text: || {
             "The commands that servers receive for an acquisition and its release, counted by the servers: transactions in PostgreSQL, statements in \
              MariaDB, commands of clients in Redis (at each server of a Redlock), packets in ZooKeeper, and HTTP requests to Azure. Renewals, queries \
-             of waiters and pings count as well."
+             of waiters and pings count as well. Those of lock services are the ones that they send to their store."
                 .to_owned()
         },
         columns: &[
@@ -166,7 +166,8 @@ const TABLES: [Table; 6] = [
                 "One process holds {} locks with a lease of 10 s (Azure: {}, 15 s) for 10 s. The number of locks at 5 % of a core is scaled from its \
                  processor time, and the memory is its growth for each. The residue is the number of rows, keys, nodes or blobs that are left when {NAMES} \
                  locks with different names have been used once: at once, and two leases later, or after 75 s on ZooKeeper, which looks for empty \
-                 containers once a minute. The memory of the servers is measured after that, and what their processes share counts once.",
+                 containers once a minute. The memory of the servers is measured after that, and what their processes share counts once; that of lock services is without their \
+                 store.",
                 number(MANY.into()),
                 MANY / 10
             )

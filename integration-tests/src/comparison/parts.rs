@@ -18,7 +18,7 @@ use crate::{
     clock::{now, pause},
     counter::{Counter, Monitor},
     proxy::Flow,
-    targets::{Own, route},
+    targets::{Own, Servers, route},
 };
 
 /// A measurement.
@@ -247,6 +247,9 @@ impl Place<'_> {
 
     /// Returns a counter of the commands that the servers receive, and the URL that it needs; `None` if there is no server.
     fn counter(&self) -> Result<Option<(Counter<'_>, String)>, String> {
+        if let Servers::Services { store, .. } = &self.own.servers {
+            return Ok(Some((Counter::Postgres(store), self.url.to_owned())));
+        }
         let servers = self.own.servers.all();
         let Some(first) = servers.first() else { return Ok(None) };
         let counter = match self.subject.configuration.scheme() {
@@ -368,7 +371,7 @@ impl Place<'_> {
 
     fn residue(&self) -> Outcome {
         let mut program = self.start()?;
-        let entries = || wait(self.own.namespace.entries()).ok_or_else(|| "it can't be counted".to_owned());
+        let entries = || wait(self.own.counted().entries()).ok_or_else(|| "it can't be counted".to_owned());
         let before = entries()?;
         program.sweep(NAMES)?;
         let left = || Ok::<_, String>(entries()?.saturating_sub(before));

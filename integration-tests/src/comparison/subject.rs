@@ -3,7 +3,9 @@
 use std::{path::PathBuf, sync::LazyLock};
 
 use crate::chaos::{
-    configuration::{AZURE, Configuration, MARIADB, POSTGRES, REDIS, REDLOCK3, SQLITE, ZOOKEEPER},
+    configuration::{
+        AZURE, Configuration, HTTP_POSTGRES, MARIADB, POSTGRES, REDIS, REDLOCK3, SQLITE, ZOOKEEPER,
+    },
     peers::{PEERS, Peer},
 };
 
@@ -11,7 +13,7 @@ use crate::chaos::{
 const LEASE: u64 = 3000;
 
 /// The stores, with their names as arguments and on the page.
-const STORES: [(&str, &str, Configuration); 7] = [
+const STORES: [(&str, &str, Configuration); 8] = [
     ("sqlite", "SQLite", SQLITE),
     ("postgres", "PostgreSQL", POSTGRES),
     ("mariadb", "MariaDB", MARIADB),
@@ -19,6 +21,7 @@ const STORES: [(&str, &str, Configuration); 7] = [
     ("redlock", "Redlock, 3 servers", REDLOCK3),
     ("zookeeper", "ZooKeeper, 3 servers", ZOOKEEPER),
     ("azure", "Azure, emulator", AZURE),
+    ("http", "PostgreSQL behind 2 lock services", HTTP_POSTGRES),
 ];
 
 /// A library on a store.

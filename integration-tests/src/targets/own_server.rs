@@ -45,7 +45,20 @@ pub enum Servers {
         services: Vec<PrivateServer>,
         /// The server of the store.
         store: PrivateServer,
+        /// The namespace in it.
+        tables: Box<Namespace>,
     },
+}
+
+impl Own {
+    /// Returns the namespace in which entries can be counted: of lock services, that of their store.
+    #[must_use]
+    pub const fn counted(&self) -> &Namespace {
+        match &self.servers {
+            Servers::Services { tables, .. } => tables,
+            _ => &self.namespace,
+        }
+    }
 }
 
 impl Servers {
@@ -116,9 +129,10 @@ pub fn own_with(target: &str, settings: &[&str], keys: &str) -> Result<Own, Miss
         }
         "http_postgres" => {
             let store = postgres::start(settings)?;
-            let services = lock_service::start(2, tables_of(&store, "postgres")?.url())?;
+            let tables = Box::new(tables_of(&store, "postgres")?);
+            let services = lock_service::start(2, tables.url())?;
             let urls = services.iter().map(|service| service.url());
-            Ok(Own { namespace: services_of(urls)?, servers: Servers::Services { services, store } })
+            Ok(Own { namespace: services_of(urls)?, servers: Servers::Services { services, store, tables } })
         }
         "azure" => of(azurite::start(settings), blobs_of),
         _ => Err(Missing(format!("the target {target:?} has no servers of its own"))),
