@@ -12,8 +12,8 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use polylock_core::{
-    Backend, ClaimOutcome, Clock, InvalidName, KeepAlive, LockName, LostReason, Moment, QueuePosition,
-    Release, Request, Result, SystemClock, deadline, duration,
+    Backend, ClaimOutcome, Clock, Fault, InvalidName, KeepAlive, LockName, LostReason, Moment, Operation,
+    QueuePosition, Release, Request, Result, SystemClock, Unavailable, deadline, duration,
 };
 use polylock_protocol::{
     InvalidBody, Problem,
@@ -159,7 +159,12 @@ async fn renew(backend: &dyn Backend, request: &Arc<Request>) -> Result<Outcome>
     Ok(match renewed.into_iter().next() {
         Some(KeepAlive::Held { lease }) => Outcome::Renewed(deadline::of(sent, lease)),
         Some(KeepAlive::Lost(reason)) => Outcome::Lost(reason),
-        _ => Outcome::Lost(LostReason::Gone),
+        // The server of a stream may renew it at the same time.
+        _ => {
+            let cause = "the renewal has no result: repeat it";
+            let backend = backend.capabilities().backend;
+            return Err(Unavailable::new(backend, Operation::Renew, Fault::Temporary, cause).into());
+        }
     })
 }
 
@@ -278,5 +283,13 @@ mod tests {
         let outcome = claim(service.inner(), &store, &request, Duration::ZERO, gone).await.unwrap();
         let Outcome::Held { until, .. } = outcome else { panic!("it is granted") };
         assert!(until < sent + LEASE, "the hold is shown for longer than its lease");
+    }
+
+    #[tokio::test]
+    async fn a_renewal_without_a_result_is_no_loss() {
+        let store = Late(memory::connect().backend.capabilities().clone());
+        let request = Request::new(LockName::new("n").unwrap(), Mode::Exclusive, LEASE);
+        let outcome = renew(&store, &Arc::new(request)).await;
+        assert!(outcome.is_err_and(|error| error.is_temporary()), "the client repeats it");
     }
 }

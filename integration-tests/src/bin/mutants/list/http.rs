@@ -31,6 +31,14 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ),
     },
     Mutant {
+        name: "http: a renewal without a result is a loss",
+        file: "crates/polylock-server/src/holds.rs",
+        from: "            return Err(Unavailable::new(backend, Operation::Renew, Fault::Temporary, cause).into());",
+        to: "            let _ = (cause, backend);
+            Outcome::Lost(LostReason::Gone)",
+        test: ("units of library polylock_server", "holds::tests::a_renewal_without_a_result_is_no_loss"),
+    },
+    Mutant {
         name: "http: a late reply to a claim extends the hold",
         file: "crates/polylock-server/src/holds.rs",
         from: "deadline::of(claimed, grant.lease)",
