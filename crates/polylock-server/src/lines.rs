@@ -10,7 +10,7 @@ use futures_util::{Stream, StreamExt};
 use http::{HeaderMap, header};
 use serde_json::Value;
 
-/// The time between two lines: an empty one shows that the server is alive, and finds a client that is gone.
+/// The longest time between two lines: an empty one shows that the server is alive, and finds a client that is gone.
 pub(crate) const HEARTBEAT: Duration = Duration::from_secs(5);
 
 /// Returns the reply with these lines, in the form that the client accepts. `None` is a heartbeat.

@@ -117,6 +117,8 @@ const STREAMS: u32 = 100_000;
 const CONNECTIONS: usize = 25_000;
 /// The time for the handshake of an encrypted connection, and within which the header of a request must arrive.
 const HEADER: Duration = Duration::from_secs(10);
+/// The first bytes of HTTP/2, which no method of HTTP/1.1 has.
+const HTTP2: &[u8] = b"PRI";
 /// The time between two pings of a silent client, and the time within which it must reply.
 const PINGS: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(10));
 /// The time without an acknowledgement after which a client has gone.
@@ -193,38 +195,57 @@ async fn accept(
     listener.accept().await.map(|(stream, _)| (stream, permit))
 }
 
+/// The reason for which a connection has ended.
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
 /// Serves one client.
 async fn serve_one(
     stream: TcpStream,
     tls: Option<Tls>,
     routes: Router,
     watcher: Watcher,
-) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+) -> Result<(), Failure> {
     // A small reply must not wait for more.
     stream.set_nodelay(true).ok();
     // A machine that has gone does not acknowledge the heartbeats of a stream.
     #[cfg(target_os = "linux")]
     rustix::net::sockopt::set_tcp_user_timeout(&stream, GONE.as_millis().try_into().unwrap_or(u32::MAX)).ok();
-    let Some(tls) = tls else {
-        // Of its own size: one with TLS is larger.
-        return Box::pin(serve_http(stream, Peer(None), routes, watcher)).await;
-    };
+    // In boxes, because each is as large as the largest one otherwise.
+    match tls {
+        None => {
+            let is_http1 = begins_with_http1(&stream).await?;
+            Box::pin(serve_http(stream, Peer(None), is_http1, routes, watcher)).await
+        }
+        Some(tls) => Box::pin(serve_tls(stream, tls, routes, watcher)).await,
+    }
+}
+
+/// Waits for the first bytes of a connection. Returns true if they are those of HTTP/1.1, and false if only more bytes can tell.
+async fn begins_with_http1(stream: &TcpStream) -> io::Result<bool> {
+    let mut first = [0; HTTP2.len()];
+    let read = SystemClock.before(SystemClock.now() + HEADER, stream.peek(&mut first)).await;
+    let length = read.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))?;
+    Ok(!HTTP2.starts_with(&first[..length]))
+}
+
+async fn serve_tls(stream: TcpStream, tls: Tls, routes: Router, watcher: Watcher) -> Result<(), Failure> {
     match SystemClock.before(SystemClock.now() + HEADER, tls.accept(stream)).await {
         Some(accepted) => {
             let (stream, peer) = accepted?;
-            Box::pin(serve_http(stream, peer, routes, watcher)).await
+            serve_http(stream, peer, false, routes, watcher).await
         }
         None => Err("no handshake in time".into()),
     }
 }
 
 /// Serves the requests of one connection.
-async fn serve_http(
+fn serve_http(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     peer: Peer,
+    is_http1: bool,
     routes: Router,
     watcher: Watcher,
-) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+) -> impl Future<Output = Result<(), Failure>> + Send {
     let mut builder = Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER);
     builder
@@ -233,9 +254,12 @@ async fn serve_http(
         .max_concurrent_streams(STREAMS)
         .keep_alive_interval(PINGS.0)
         .keep_alive_timeout(PINGS.1);
+    if is_http1 {
+        // It then reads into a buffer of half the size, which is much of the memory of a stream.
+        builder = builder.http1_only();
+    }
     let service = TowerToHyperService::new(Extension(peer).layer(routes));
-    let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
-    watcher.watch(connection).await
+    watcher.watch(builder.serve_connection(TokioIo::new(stream), service).into_owned())
 }
 
 fn is_of_connection(error: &io::Error) -> bool {

@@ -58,6 +58,8 @@ use crate::{
 
 /// The time after which a request that waits has a stream. A failure before it is the status of the reply.
 const BEGIN: Duration = Duration::from_millis(100);
+/// The longest time between two lines of a hold: its renewals are lines, and the deadline limits the time for which a client believes in a silent server.
+const HELD_HEARTBEAT: Duration = Duration::from_secs(15);
 /// The time between two looks at the position in the queue.
 const LOOK: Duration = Duration::from_millis(500);
 
@@ -274,7 +276,8 @@ enum Change {
 
 /// Returns the next line of a stream, and its state after it; `None` at its end.
 async fn next(service: &Inner, stage: Stage) -> Option<(Option<Value>, Stage)> {
-    let heartbeat = SystemClock.now() + HEARTBEAT;
+    let silence = if matches!(stage, Stage::Waiting { .. }) { HEARTBEAT } else { HELD_HEARTBEAT };
+    let heartbeat = SystemClock.now() + silence;
     match stage {
         Stage::Waiting { mut acquisition, progress, position } => loop {
             let look = (SystemClock.now() + LOOK).min(heartbeat);
@@ -321,7 +324,8 @@ async fn next(service: &Inner, stage: Stage) -> Option<(Option<Value>, Stage)> {
                     renewed = renewed => renewed.map_or(Change::Ended, Change::Renewed),
                 }
             };
-            match SystemClock.before(heartbeat, change).await {
+            // In a box: the future of a stream exists as long as the stream.
+            match SystemClock.before(heartbeat, Box::pin(change)).await {
                 None => Some((None, Stage::Held(held))),
                 Some(Change::Renewed(until)) => {
                     held.until = until;
