@@ -1,6 +1,12 @@
 //! The operations of a store by the id of a request: see [`polylock_protocol`].
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use axum::{Json, extract::State};
 use polylock_core::{
@@ -44,11 +50,11 @@ pub(crate) async fn claim(
 ) -> Reply<ClaimReply> {
     let request = Request::try_from(&body.request)?;
     ensure_holds(&caller, &request)?;
-    let claim = Arc::new((request, body.expires));
+    let claim = Arc::new((request, body.expires, AtomicBool::new(false)));
     let reply = service.run_here(move |service, backend| {
         let claim = claim.clone();
         async move {
-            let (request, expires) = &*claim;
+            let (request, expires, has_begun) = &*claim;
             let turn = service.turns.next(request).await;
             // A claim that its client has dropped may arrive after the release.
             if turn.is_released() || expires.has_passed(service.clock.now()) {
@@ -56,7 +62,14 @@ pub(crate) async fn claim(
             }
             // Before the claim: its client may go away meanwhile.
             service.waiters.insert(request, SystemClock.now());
-            let outcome = backend.claim(request).await;
+            let is_repeated = has_begun.swap(true, Ordering::Relaxed);
+            let outcome = backend.claim(request).await.map(|outcome| match outcome {
+                // The first attempt may still be on its way.
+                ClaimOutcome::Queued(position) if is_repeated => {
+                    ClaimOutcome::Queued(position.may_be_granted_late(true))
+                }
+                outcome => outcome,
+            });
             if matches!(outcome, Ok(ClaimOutcome::Granted(_))) || !request.queues {
                 service.waiters.remove(request);
             }

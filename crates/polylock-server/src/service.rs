@@ -1,10 +1,17 @@
 //! A store that is offered to clients.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use polylock_core::{
-    Backend, Clock, Error, Fault, HoldLifetime, LockName, Locks, Moment, Operation, Release, Request, Result,
-    Store, SystemClock, Unavailable, metrics::Metrics,
+    Backend, Clock, Error, Fault, HoldLifetime, LockName, Locks, LostReason, Moment, Operation, Release,
+    Request, Result, Store, SystemClock, Unavailable, metrics::Metrics,
 };
 use polylock_protocol::StoreBody;
 use tokio::{
@@ -166,14 +173,20 @@ impl Inner {
 
     /// Releases `request`. No claim of it follows.
     pub(crate) async fn release(self: &Arc<Self>, request: Request) -> Result<Release> {
-        let request = Arc::new(request);
+        let once = Arc::new((request, AtomicBool::new(false)));
         let release = self.run_here(move |service, backend| {
-            let request = request.clone();
+            let once = once.clone();
             async move {
-                let mut turn = service.turns.next(&request).await;
-                service.turns.release(&request, &mut turn);
-                service.waiters.remove(&request);
-                backend.release(&request).await
+                let (request, has_begun) = &*once;
+                let mut turn = service.turns.next(request).await;
+                service.turns.release(request, &mut turn);
+                service.waiters.remove(request);
+                let is_repeated = has_begun.swap(true, Ordering::Relaxed);
+                Ok(match backend.release(request).await? {
+                    // The first attempt may have removed the entry.
+                    Release::Lost(LostReason::Gone) if is_repeated => Release::Released,
+                    outcome => outcome,
+                })
             }
         });
         release.await
@@ -220,5 +233,65 @@ impl Inner {
         let backend = self.store.backend.clone();
         let name = backend.capabilities().backend;
         polylock_core::io::run(name, operation(self.clone(), backend)).await?
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use async_trait::async_trait;
+    use polylock_core::{Capabilities, ClaimOutcome, KeepAlive, Mode, Wake, memory};
+
+    use super::*;
+
+    /// A store that carries the releases on the connections of a runtime out, and does not reply to them.
+    #[derive(Debug)]
+    struct Silent {
+        inner: Arc<dyn Backend>,
+        is_here: bool,
+    }
+
+    #[async_trait]
+    impl Backend for Silent {
+        fn capabilities(&self) -> &Capabilities {
+            self.inner.capabilities()
+        }
+
+        fn here(&self) -> Option<Arc<dyn Backend>> {
+            Some(Arc::new(Self { inner: self.inner.clone(), is_here: true }))
+        }
+
+        async fn claim(&self, request: &Request) -> Result<ClaimOutcome> {
+            self.inner.claim(request).await
+        }
+
+        async fn wait(&self, request: &Request) -> Result<Wake> {
+            self.inner.wait(request).await
+        }
+
+        async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>> {
+            self.inner.keep_alive(requests).await
+        }
+
+        async fn release(&self, request: &Request) -> Result<Release> {
+            let outcome = self.inner.release(request).await;
+            if self.is_here {
+                std::future::pending::<()>().await;
+            }
+            outcome
+        }
+    }
+
+    #[tokio::test]
+    async fn a_release_that_is_repeated_is_no_loss() {
+        let store = Arc::new(Silent { inner: memory::connect().backend, is_here: false });
+        let service = Service::new(Store::new(store.clone())).unwrap();
+        let request = || Request::new(LockName::new("n").unwrap(), Mode::Exclusive, Duration::from_secs(30));
+        let (held, other) = (request(), request());
+        store.claim(&held).await.unwrap();
+        assert_eq!(service.inner().release(held).await.unwrap(), Release::Released);
+        let claimed = store.claim(&other).await.unwrap();
+        assert!(matches!(claimed, ClaimOutcome::Granted(_)), "{claimed:?}");
     }
 }

@@ -39,6 +39,13 @@ pub(super) const MUTANTS: &[Mutant] = &[
         test: ("units of library polylock_server", "holds::tests::a_renewal_without_a_result_is_no_loss"),
     },
     Mutant {
+        name: "http: a release that is repeated is a loss",
+        file: "crates/polylock-server/src/service.rs",
+        from: "Release::Lost(LostReason::Gone) if is_repeated =>",
+        to: "Release::Lost(LostReason::Gone) if is_repeated && request.ttl.is_zero() =>",
+        test: ("units of library polylock_server", "service::tests::a_release_that_is_repeated_is_no_loss"),
+    },
+    Mutant {
         name: "http: a late reply to a claim extends the hold",
         file: "crates/polylock-server/src/holds.rs",
         from: "deadline::of(claimed, grant.lease)",
