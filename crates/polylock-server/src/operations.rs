@@ -10,8 +10,8 @@ use std::{
 
 use axum::{Json, extract::State};
 use polylock_core::{
-    ClaimOutcome, Clock, Convert, Error, Inspect, KeepRecord, LockStatus, RaiseToken, Request, SystemClock,
-    Wake,
+    ClaimOutcome, Clock, Convert, Error, Inspect, KeepRecord, LockStatus, Operation, RaiseToken, Request,
+    SystemClock, Wake,
 };
 use polylock_protocol::{
     BreakBody, ClaimBody, ClaimReply, ConvertBody, ConvertReply, EntryBody, KeepAliveBody, KeepAliveReply,
@@ -51,7 +51,7 @@ pub(crate) async fn claim(
     let request = Request::try_from(&body.request)?;
     ensure_holds(&caller, &request)?;
     let claim = Arc::new((request, body.expires, AtomicBool::new(false)));
-    let reply = service.run_here(move |service, backend| {
+    let reply = service.run_here(Operation::Claim, move |service, backend| {
         let claim = claim.clone();
         async move {
             let (request, expires, has_begun) = &*claim;

@@ -174,7 +174,7 @@ impl Inner {
     /// Releases `request`. No claim of it follows.
     pub(crate) async fn release(self: &Arc<Self>, request: Request) -> Result<Release> {
         let once = Arc::new((request, AtomicBool::new(false)));
-        let release = self.run_here(move |service, backend| {
+        let release = self.run_here(Operation::Release, move |service, backend| {
             let once = once.clone();
             async move {
                 let (request, has_begun) = &*once;
@@ -196,6 +196,7 @@ impl Inner {
     /// of threads. If that fails or is slow, the operation begins again on the thread of the store. [`Backend::here`] permits this.
     pub(crate) async fn run_here<T, F>(
         self: &Arc<Self>,
+        kind: Operation,
         operation: impl Fn(Arc<Self>, Arc<dyn Backend>) -> F + Send + 'static,
     ) -> Result<T>
     where
@@ -215,9 +216,8 @@ impl Inner {
                 Some(outcome) => outcome,
             }
         });
-        let failed = |error: JoinError| {
-            Err(Unavailable::new(name, Operation::Claim, Fault::Temporary, error.to_string()).into())
-        };
+        let failed =
+            |error: JoinError| Err(Unavailable::new(name, kind, Fault::Temporary, error.to_string()).into());
         running.await.unwrap_or_else(failed)
     }
 
