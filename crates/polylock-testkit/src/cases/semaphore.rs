@@ -157,6 +157,8 @@ pub(super) async fn first_come_first_served(trial: Trial) -> Outcome {
         // The first one gets the turnstile, and the others are in its queue.
         soon("the waiter is in the queue", seen.until(|calls| turns(calls) > before)).await;
     }
+    // The two holders, an entry per waiter, and the requests of the first waiter for both slots.
+    trial.assert_entries(2 + WAITERS as u64 + 2, "only the first waiter requests slots").await;
     // One at a time: the next one is served when the one before it has released.
     released_slot(first).await;
     for waiter in waiters {

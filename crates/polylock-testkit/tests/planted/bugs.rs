@@ -338,7 +338,9 @@ impl Backend for Broken {
         match self.bug {
             Bug::NeverNotifies | Bug::OmitsNumbers => std::future::pending().await,
             Bug::NoQueue => {
-                SystemClock.sleep_until(SystemClock.now() + Duration::from_millis(3)).await;
+                // At random: waiters with equal pauses keep their order on a busy machine.
+                let pause = Duration::from_millis(fastrand::u64(1..10));
+                SystemClock.sleep_until(SystemClock.now() + pause).await;
                 Ok(Wake::Stale)
             }
             _ => self.inner.backend.wait(&self.misread(request)).await,
