@@ -1,14 +1,15 @@
 //! The locks of a store: the entry point of the library.
 
 use std::{
+    future::Future,
     sync::{Arc, atomic::AtomicU64},
     time::Duration,
 };
 
 use crate::{
-    BreakLock, Capabilities, Clock, Election, Error, Guard, HoldHandle, Label, Lock, LockName, LockStatus,
-    MultiLock, Once, Operation, Options, OwnerId, Result, Semaphore, SemaphoreStatus, ShutdownReport, Store,
-    SystemClock, Watch,
+    Backend, BreakLock, Capabilities, Clock, Election, Error, Guard, HoldHandle, Label, Lock, LockName,
+    LockStatus, MultiLock, Once, Operation, Options, OwnerId, Result, Semaphore, SemaphoreStatus,
+    ShutdownReport, Store, SystemClock, Watch,
     engine::{self, Pending, StoreContext, StoreHandle},
     io,
     metrics::Metrics,
@@ -222,6 +223,47 @@ impl Locks {
     /// [`force`](BreakLock::force). See [`BreakLock`] for errors and an example.
     pub fn break_lock(&self, name: impl AsRef<str>) -> BreakLock {
         BreakLock::new(self.handle.clone(), name.as_ref())
+    }
+
+    /// Carries `operation` out on the store itself, to its end, even if the returned future is dropped. This is for programs that offer
+    /// the store to others, as a lock service does: it takes no lock, and it works after a [`shutdown`](Self::shutdown).
+    ///
+    /// `operation` must be idempotent, as the claim and the release of a request are. It is called again if its first attempt is slow,
+    /// is dropped, or fails on a connection of the caller's runtime (see [`Backend::here`]); the first attempt may have been carried out.
+    ///
+    /// # Errors
+    /// Those of `operation`; [`Error::Unavailable`](crate::Error::Unavailable) in a child process made by `fork`, or if `operation`
+    /// panics.
+    ///
+    /// # Cancel safety
+    /// Once polled, the operation continues in the background if the future is dropped.
+    ///
+    /// ```
+    /// use polylock_core::{ClaimOutcome, LockName, Mode, Operation, Request};
+    /// use std::{sync::Arc, time::Duration};
+    ///
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// # let locks = polylock_core::Locks::new(polylock_core::memory::connect());
+    /// let ttl = Duration::from_secs(30);
+    /// let request = Arc::new(Request::new(LockName::new("orders/42")?, Mode::Exclusive, ttl));
+    /// let claimed = request.clone();
+    /// let claim = locks.on_store(Operation::Claim, move |store| {
+    ///     let request = claimed.clone();
+    ///     async move { store.claim(&request).await }
+    /// });
+    /// assert!(matches!(claim.await?, ClaimOutcome::Granted(_)));
+    /// # Ok::<(), polylock_core::Error>(()) }).unwrap();
+    /// ```
+    pub async fn on_store<T, F>(
+        &self,
+        kind: Operation,
+        operation: impl Fn(Arc<dyn Backend>) -> F + Send + 'static,
+    ) -> Result<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T>> + Send + 'static,
+    {
+        self.handle.on_store(kind, operation).await
     }
 
     /// Waits until all background work, above all releases, is done, logged and measured. Returns `false` if `within` expired

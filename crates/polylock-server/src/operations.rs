@@ -51,8 +51,9 @@ pub(crate) async fn claim(
     let request = Request::try_from(&body.request)?;
     ensure_holds(&caller, &request)?;
     let claim = Arc::new((request, body.expires, AtomicBool::new(false)));
-    let reply = service.run_here(Operation::Claim, move |service, backend| {
-        let claim = claim.clone();
+    let locks = service.locks.clone();
+    let reply = locks.on_store(Operation::Claim, move |backend| {
+        let (service, claim) = (service.clone(), claim.clone());
         async move {
             let (request, expires, has_begun) = &*claim;
             let turn = service.turns.next(request).await;

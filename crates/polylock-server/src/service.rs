@@ -6,18 +6,14 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
 };
 
 use polylock_core::{
-    Backend, Clock, Error, Fault, HoldLifetime, LockName, Locks, LostReason, Moment, Operation, Release,
-    Request, Result, Store, SystemClock, Unavailable, metrics::Metrics,
+    Backend, Error, HoldLifetime, LockName, Locks, LostReason, Moment, Operation, Release, Request, Result,
+    Store, metrics::Metrics,
 };
 use polylock_protocol::StoreBody;
-use tokio::{
-    sync::{Semaphore, broadcast, watch},
-    task::JoinError,
-};
+use tokio::sync::{Semaphore, broadcast, watch};
 
 use crate::{
     access::Access, clock::ServerClock, readiness::Readiness, tls::Tls, turns::Turns, waiters::Waiters,
@@ -25,9 +21,6 @@ use crate::{
 
 /// The number of names of broken locks that a slow reader may be behind.
 const ALERTS: usize = 1024;
-
-/// The time of an operation on a connection of the server's own runtime: longer than a store takes for which two wake-ups matter.
-const HERE: Duration = Duration::from_millis(50);
 
 /// The number of readers of events at the same time. Each has the state of all its locks, some kilobytes for each one.
 pub(crate) const READERS: usize = 64;
@@ -43,7 +36,7 @@ pub struct Service {
 #[derive(Debug)]
 pub(crate) struct Inner {
     pub(crate) store: Store,
-    /// The locks of the streams.
+    /// The locks of the streams, and the operations of clients.
     pub(crate) locks: Locks,
     pub(crate) clock: ServerClock,
     pub(crate) turns: Turns,
@@ -174,8 +167,9 @@ impl Inner {
     /// Releases `request`. No claim of it follows.
     pub(crate) async fn release(self: &Arc<Self>, request: Request) -> Result<Release> {
         let once = Arc::new((request, AtomicBool::new(false)));
-        let release = self.run_here(Operation::Release, move |service, backend| {
-            let once = once.clone();
+        let service = self.clone();
+        let release = self.locks.on_store(Operation::Release, move |backend| {
+            let (service, once) = (service.clone(), once.clone());
             async move {
                 let (request, has_begun) = &*once;
                 let mut turn = service.turns.next(request).await;
@@ -190,35 +184,6 @@ impl Inner {
             }
         });
         release.await
-    }
-
-    /// Carries a claim or a release out to its end, on a connection of the server's own runtime, if there is one: this saves two wake-ups
-    /// of threads. If that fails or is slow, the operation begins again on the thread of the store. [`Backend::here`] permits this.
-    pub(crate) async fn run_here<T, F>(
-        self: &Arc<Self>,
-        kind: Operation,
-        operation: impl Fn(Arc<Self>, Arc<dyn Backend>) -> F + Send + 'static,
-    ) -> Result<T>
-    where
-        T: Send + 'static,
-        F: Future<Output = Result<T>> + Send + 'static,
-    {
-        let Some(backend) = self.store.backend.here() else { return self.run(operation).await };
-        let (service, name) = (self.clone(), backend.capabilities().backend);
-        // A task continues if the client disconnects.
-        let running = tokio::spawn(async move {
-            let here = operation(service.clone(), backend);
-            match SystemClock.before(SystemClock.now() + HERE, here).await {
-                None => service.run(operation).await,
-                Some(Err(error)) if error.is_temporary() && error.retry_after().is_none() => {
-                    service.run(operation).await
-                }
-                Some(outcome) => outcome,
-            }
-        });
-        let failed =
-            |error: JoinError| Err(Unavailable::new(name, kind, Fault::Temporary, error.to_string()).into());
-        running.await.unwrap_or_else(failed)
     }
 
     /// Carries an operation out on the thread of the store, to its end: even if the client disconnects.
@@ -239,6 +204,8 @@ impl Inner {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use std::time::Duration;
 
     use async_trait::async_trait;
     use polylock_core::{Capabilities, ClaimOutcome, KeepAlive, Mode, Wake, memory};

@@ -313,15 +313,17 @@ async fn next(service: &Inner, stage: Stage) -> Option<(Option<Value>, Stage)> {
             // A renewal before the deadline is read is not missed.
             let renewed = guard.renewed();
             let deadline = guard.deadline();
-            let is_known = deadline == held.until;
+            let is_known = deadline == held.until || !guard.is_held();
             let renewed = async move { if is_known { renewed.await } else { Some(deadline) } };
             let change = async {
                 tokio::select! {
                     biased;
-                    lost = guard.lost() => Change::Lost(lost),
+                    renewed = renewed => match renewed {
+                        Some(until) => Change::Renewed(until),
+                        None => Change::Lost(guard.lost().await),
+                    },
                     // The locks stay taken for the lease.
                     () = service.closes() => Change::Ended,
-                    renewed = renewed => renewed.map_or(Change::Ended, Change::Renewed),
                 }
             };
             // In a box: the future of a stream exists as long as the stream.

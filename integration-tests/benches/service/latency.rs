@@ -20,39 +20,62 @@ pub(crate) async fn measure(store: &str, server: &Server, hand_over: bool) -> Va
     let direct = Locks::connect(store).await.unwrap();
     let through = Locks::connect(&format!("polylock+http://{}", server.address)).await.unwrap();
     let mut requests = server.connect().await;
-    let (mut own, mut service, mut http) = (Vec::new(), Vec::new(), Vec::new());
-    for _ in 0..if hand_over { HAND_OVERS } else { PAIRS } {
-        if hand_over {
+    let scheme = store.split(':').next().unwrap_or_default();
+    if hand_over {
+        let (mut own, mut service) = (Vec::new(), Vec::new());
+        for _ in 0..HAND_OVERS {
             own.push(hand_over_of(&direct).await);
             service.push(hand_over_of_streams(server, &mut requests, &direct).await);
-        } else {
-            own.push(pair(&direct).await);
-            service.push(pair(&through).await);
-            http.push(two_requests(server, &mut requests).await);
         }
+        return json!({ "measured": "hand-over", "store": scheme, "times": compared(own, service) });
     }
-    let (own, service) = (quantiles(own), quantiles(service));
-    let http = (!hand_over).then(|| quantiles(http));
-    let scheme = store.split(':').next().unwrap_or_default();
+    let (mut own, mut service, mut http) = (Pairs::default(), Pairs::default(), Vec::new());
+    for _ in 0..PAIRS {
+        own.measure(&direct).await;
+        service.measure(&through).await;
+        http.push(request(server, &mut requests).await);
+    }
     json!({
-        "measured": if hand_over { "hand-over" } else { "overhead" }, "store": scheme, "store_ms": own, "service_ms": service, "http_ms": http,
-        "more_p50_ms": service[0] - own[0], "ratio_p50": service[0] / own[0],
+        "measured": "overhead", "store": scheme, "http_request_ms": quantiles(http),
+        "acquire": compared(own.acquire, service.acquire), "release": compared(own.release, service.release),
+        "pair": compared(own.pair, service.pair),
     })
 }
 
-async fn pair(locks: &Locks) -> Duration {
-    let begin = now();
-    locks.lock("pair").acquire().await.unwrap().release().await.unwrap();
-    now().since(begin)
+/// Returns the quantiles of the store and of the service, and their comparison.
+fn compared(own: Vec<Duration>, service: Vec<Duration>) -> Value {
+    let (own, service) = (quantiles(own), quantiles(service));
+    json!({
+        "store_ms": own, "service_ms": service, "more_p50_ms": service[0] - own[0], "ratio_p50": service[0] / own[0],
+    })
 }
 
-/// Sends two requests that need no store, without a client library.
-async fn two_requests(server: &Server, connection: &mut TcpStream) -> Duration {
-    let begin = now();
-    for _ in 0..2 {
-        send(server, connection, "GET /healthz").await;
-        receive(connection).await;
+/// The times of acquisitions, of their releases, and of both together.
+#[derive(Default)]
+struct Pairs {
+    acquire: Vec<Duration>,
+    release: Vec<Duration>,
+    pair: Vec<Duration>,
+}
+
+impl Pairs {
+    async fn measure(&mut self, locks: &Locks) {
+        let begin = now();
+        let guard = locks.lock("pair").acquire().await.unwrap();
+        let acquired = now();
+        guard.release().await.unwrap();
+        let released = now();
+        self.acquire.push(acquired.since(begin));
+        self.release.push(released.since(acquired));
+        self.pair.push(released.since(begin));
     }
+}
+
+/// Sends a request that needs no store, without a client library.
+async fn request(server: &Server, connection: &mut TcpStream) -> Duration {
+    let begin = now();
+    send(server, connection, "GET /healthz").await;
+    receive(connection).await;
     now().since(begin)
 }
 

@@ -24,6 +24,7 @@ mod phase;
 mod queue_reader;
 mod shared_hold;
 mod shutdown;
+mod single_operation;
 
 pub(crate) use acquire::acquire;
 pub(crate) use acquisition::Limits;

@@ -2,7 +2,7 @@
 
 use std::{fmt, future::Future, time::Duration};
 
-use futures_util::future::{join_all, select_all};
+use futures_util::future::{Either, join_all, select_all};
 use tracing::{Instrument, Span};
 
 use crate::{
@@ -102,6 +102,9 @@ impl MultiGuard {
     ///
     /// To miss no renewal, call it before [`deadline`](Self::deadline).
     pub fn renewed(&self) -> impl Future<Output = Option<Moment>> + Send + Sync + 'static {
+        if let [guard] = self.guards.as_slice() {
+            return Either::Left(guard.renewed());
+        }
         // A renewal between the two calls is not missed: it completes the future of the first one.
         let renewals = self.guards.iter().map(|guard| (Box::pin(guard.renewed()), guard.deadline()));
         let renewals: Vec<_> = renewals.collect();
@@ -116,13 +119,13 @@ impl MultiGuard {
             }
             Some(new)
         };
-        async move {
+        Either::Right(async move {
             tokio::select! {
                 biased;
                 _ = lost => None,
                 new = moved => new,
             }
-        }
+        })
     }
 
     /// Runs `work` under the locks, then releases them. Stops `work` if one of the locks is lost.
