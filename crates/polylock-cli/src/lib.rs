@@ -71,9 +71,10 @@ mod top;
 mod user;
 mod wall_clock;
 
-use std::process::ExitCode;
+use std::{process::ExitCode, thread};
 
 use clap::{Parser, error::ErrorKind};
+use tokio::runtime::Builder;
 
 use crate::{
     args::{Cli, Command, Format},
@@ -107,12 +108,15 @@ pub fn main() -> ExitCode {
         output.finish();
         return failure.code.into();
     }
-    // Measurements are those of a program with the usual runtime. A server uses all processors.
     let runtime = match cli.command {
-        Command::Bench(_) | Command::Serve(_) => {
-            tokio::runtime::Builder::new_multi_thread().enable_all().build()
+        // Measurements are those of a program with the usual runtime.
+        Command::Bench(_) => Builder::new_multi_thread().enable_all().build(),
+        // The other processors are for the thread of the store, and for the store itself.
+        Command::Serve(_) => {
+            let processors = thread::available_parallelism().map_or(1, usize::from);
+            Builder::new_multi_thread().worker_threads(processors.div_ceil(2)).enable_all().build()
         }
-        _ => tokio::runtime::Builder::new_current_thread().enable_all().build(),
+        _ => Builder::new_current_thread().enable_all().build(),
     };
     let result = match runtime {
         Ok(runtime) => runtime.block_on(dispatch(cli, &output)),

@@ -5,15 +5,16 @@ use std::{future::Future, io, pin::pin, sync::Arc, time::Duration};
 use axum::{
     Extension, Router,
     extract::{DefaultBodyLimit, Request, State},
-    middleware::{self, Next},
+    middleware::{self, AddExtension, Next},
     response::{IntoResponse, Response},
     routing::{MethodRouter, get, post, put},
 };
 use http::{HeaderValue, header};
+use hyper::server::conn::http1;
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::{
-        conn::auto::Builder,
+        conn::auto,
         graceful::{GracefulShutdown, Watcher},
     },
     service::TowerToHyperService,
@@ -212,10 +213,8 @@ async fn serve_one(
     rustix::net::sockopt::set_tcp_user_timeout(&stream, GONE.as_millis().try_into().unwrap_or(u32::MAX)).ok();
     // In boxes, because each is as large as the largest one otherwise.
     match tls {
-        None => {
-            let is_http1 = begins_with_http1(&stream).await?;
-            Box::pin(serve_http(stream, Peer(None), is_http1, routes, watcher)).await
-        }
+        None if begins_with_http1(&stream).await? => Box::pin(serve_http1(stream, routes, watcher)).await,
+        None => Box::pin(serve_http(stream, Peer(None), routes, watcher)).await,
         Some(tls) => Box::pin(serve_tls(stream, tls, routes, watcher)).await,
     }
 }
@@ -232,21 +231,28 @@ async fn serve_tls(stream: TcpStream, tls: Tls, routes: Router, watcher: Watcher
     match SystemClock.before(SystemClock.now() + HEADER, tls.accept(stream)).await {
         Some(accepted) => {
             let (stream, peer) = accepted?;
-            serve_http(stream, peer, false, routes, watcher).await
+            serve_http(stream, peer, routes, watcher).await
         }
         None => Err("no handshake in time".into()),
     }
 }
 
-/// Serves the requests of one connection.
+/// Serves the requests of a connection of HTTP/1.1 without encryption. One that may be of either version is larger, and reads into a
+/// buffer of twice the size: that would be much of the memory of a stream.
+async fn serve_http1(stream: TcpStream, routes: Router, watcher: Watcher) -> Result<(), Failure> {
+    let mut builder = http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(HEADER);
+    Ok(watcher.watch(builder.serve_connection(TokioIo::new(stream), requests(Peer(None), routes))).await?)
+}
+
+/// Serves the requests of a connection of HTTP/1.1 or HTTP/2.
 fn serve_http(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     peer: Peer,
-    is_http1: bool,
     routes: Router,
     watcher: Watcher,
 ) -> impl Future<Output = Result<(), Failure>> + Send {
-    let mut builder = Builder::new(TokioExecutor::new());
+    let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER);
     builder
         .http2()
@@ -254,12 +260,13 @@ fn serve_http(
         .max_concurrent_streams(STREAMS)
         .keep_alive_interval(PINGS.0)
         .keep_alive_timeout(PINGS.1);
-    if is_http1 {
-        // It then reads into a buffer of half the size, which is much of the memory of a stream.
-        builder = builder.http1_only();
-    }
-    let service = TowerToHyperService::new(Extension(peer).layer(routes));
-    watcher.watch(builder.serve_connection(TokioIo::new(stream), service).into_owned())
+    let connection = builder.serve_connection(TokioIo::new(stream), requests(peer, routes));
+    watcher.watch(connection.into_owned())
+}
+
+/// Returns the routes for the requests of a client with this certificate.
+fn requests(peer: Peer, routes: Router) -> TowerToHyperService<AddExtension<Router, Peer>> {
+    TowerToHyperService::new(Extension(peer).layer(routes))
 }
 
 fn is_of_connection(error: &io::Error) -> bool {
