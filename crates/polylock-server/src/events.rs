@@ -3,7 +3,7 @@
 //! `GET /v1/events?prefix=PREFIX` begins with the present state, as `held` and `waiting`. Then come the events of
 //! [`Watch`](polylock_core::Watch) as they are seen: a hold that comes and goes between two reads of the store is not shown.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{ops::Bound, sync::Arc};
 
 use axum::{
     extract::{Query, State},
@@ -11,7 +11,9 @@ use axum::{
 };
 use futures_util::stream;
 use http::HeaderMap;
-use polylock_core::{Change, ChangeKind, Clock, Entry, LockName, SystemClock, WatchEvent, WatchState};
+use polylock_core::{
+    Change, ChangeKind, Clock, Entry, LockName, LockStatus, SystemClock, WatchEvent, WatchState,
+};
 use polylock_protocol::Problem;
 use serde_json::{Value, json};
 
@@ -37,12 +39,15 @@ pub(crate) async fn events(
         Refused(Problem::new("too-many-requests", "there are too many readers of events", 429, detail))
     })?;
     let watch = service.locks.watch(&prefix).await?;
-    let present = present(watch.state(), &caller);
     // The stream has its place among the readers until its end.
-    let begin = (watch, present, caller, reads);
+    let begin = (watch, Some(Present::default()), caller, reads);
     let lines = stream::unfold(begin, |(mut watch, mut present, caller, reads)| async move {
-        if let Some(line) = present.pop_front() {
-            return Some((Some(line), (watch, present, caller, reads)));
+        // Until its end, the watch reads no other state.
+        if let Some(lines) = &mut present {
+            match lines.next(watch.state(), &caller) {
+                Some(line) => return Some((Some(line), (watch, present, caller, reads))),
+                None => present = None,
+            }
         }
         let heartbeat = SystemClock.now() + HEARTBEAT;
         loop {
@@ -64,21 +69,41 @@ fn of(event: &str, name: &LockName, entry: &Entry) -> Value {
     json!({ "event": event, "name": name.to_string(), "entry": EntryObject::from(entry) })
 }
 
-/// Returns a line for each holder and each waiter that the caller may inspect.
-fn present(state: &WatchState, caller: &Caller) -> VecDeque<Value> {
-    let mut lines = VecDeque::new();
-    for lock in state.locks.values() {
-        let name = &lock.status.name;
-        if caller.may(Right::Inspect, name.as_str()) {
-            lines.extend(lock.status.holders.iter().map(|entry| of("held", name, entry)));
-            lines.extend(lock.status.waiters.iter().enumerate().map(|(at, entry)| {
-                let mut line = of("waiting", name, entry);
-                line["position"] = (at + 1).into();
-                line
-            }));
+/// The lines of the present state: one for each holder and each waiter that the caller may inspect. They are made one after the other, because
+/// a slow reader must not keep those of thousands of locks.
+struct Present {
+    /// The lock of the next line, unless it has no more entries.
+    lock: Bound<LockName>,
+    /// The next one of its holders and waiters.
+    entry: usize,
+}
+
+impl Default for Present {
+    fn default() -> Self {
+        Self { lock: Bound::Unbounded, entry: 0 }
+    }
+}
+
+impl Present {
+    fn next(&mut self, state: &WatchState, caller: &Caller) -> Option<Value> {
+        loop {
+            let (name, lock) = state.locks.range((self.lock.as_ref(), Bound::Unbounded)).next()?;
+            if caller.may(Right::Inspect, name.as_str()) {
+                let (entry, LockStatus { holders, waiters, .. }) = (self.entry, &lock.status);
+                let line = holders.get(entry).map(|holder| of("held", name, holder)).or_else(|| {
+                    let position = entry - holders.len();
+                    let mut line = of("waiting", name, waiters.get(position)?);
+                    line["position"] = (position + 1).into();
+                    Some(line)
+                });
+                if line.is_some() {
+                    *self = Self { lock: Bound::Included(name.clone()), entry: entry + 1 };
+                    return line;
+                }
+            }
+            *self = Self { lock: Bound::Excluded(name.clone()), entry: 0 };
         }
     }
-    lines
 }
 
 fn line(event: &WatchEvent) -> Value {

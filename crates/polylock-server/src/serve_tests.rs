@@ -371,6 +371,33 @@ async fn a_job_runs_once_in_its_period() {
 }
 
 #[tokio::test]
+async fn a_reader_of_events_begins_with_the_present_state_and_reads_each_change_once() {
+    let routes = open();
+    let acquire = async |name: &str| {
+        let path = format!("/v1/locks/{name}");
+        send(&routes, request(Method::POST, &path, None, None)).await
+    };
+    let mut streams = Vec::new();
+    for name in ["b", "a", "b"] {
+        streams.push(acquire(name).await);
+    }
+    let events = send(&routes, request(Method::GET, "/v1/events", None, None)).await;
+    let mut events = events.into_body().into_data_stream();
+    let mut next = async || {
+        let line: Value = serde_json::from_slice(&events.next().await.unwrap().unwrap()).unwrap();
+        (line["event"].clone(), line["name"].clone(), line["position"].clone())
+    };
+    assert_eq!(next().await, (json!("held"), json!("a"), Value::Null));
+    assert_eq!(next().await, (json!("held"), json!("b"), Value::Null));
+    assert_eq!(next().await, (json!("waiting"), json!("b"), json!(1)));
+    // Behind the last name of the state at the begin.
+    for name in ["c", "d"] {
+        streams.push(acquire(name).await);
+        assert_eq!(next().await, (json!("granted"), json!(name), Value::Null));
+    }
+}
+
+#[tokio::test]
 async fn the_readers_of_events_are_bounded() {
     let routes = open();
     let read = async || send(&routes, request(Method::GET, "/v1/events", None, None)).await;
