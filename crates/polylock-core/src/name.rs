@@ -226,6 +226,9 @@ mod tests {
         for name in [&gpu, &turnstile, &slot] {
             assert_eq!(LockName::from_store(name.as_str()), Ok(name.clone()));
         }
+        for part in [&turnstile, &slot] {
+            assert!(LockName::new(part.as_str()).is_err(), "{part:?}");
+        }
         for invalid in ["", "\0", "\x001", "a\0x", "a\x0007", "a\x001024", "a\x001\0", "a\0+1"] {
             assert!(LockName::from_store(invalid).is_err(), "{invalid:?}");
         }

@@ -161,7 +161,8 @@ planted! {
         "wait::a_short_outage_is_retried" "wait::a_long_outage_ends_the_wait" "faults::flaky_waits"
         "faults::flaky_leaks" "faults::flaky_cancel" "wait::a_timed_out_waiter_wakes_the_waiters_behind_it";
     omits_numbers: OmitsNumbers => "order::an_expired_queue_entry_does_not_block_the_next_waiter";
-    never_notifies: NeverNotifies => "wait::a_push_is_faster_than_the_recheck";
+    never_notifies: NeverNotifies =>
+        "wait::a_push_is_faster_than_the_recheck" "conversion::a_downgrade_is_faster_than_the_recheck";
     forgets_releases: ForgetsReleases =>
         "exclusion::one_holder_at_a_time" "wait::a_release_wakes_the_next_waiter" "leaks::nothing_after_losses"
         "leaks::nothing_after_cycles_over_distinct_names" "cancel::at_every_poll_of_a_free_acquire"

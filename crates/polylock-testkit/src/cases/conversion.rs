@@ -1,6 +1,7 @@
 //! Conversions of holds to other modes.
 
 use std::{
+    collections::BTreeSet,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -11,13 +12,13 @@ use std::{
 use async_trait::async_trait;
 use futures_util::future::join_all;
 use polylock_core::{
-    Conversion, ConversionOutcome, Convert, Error, Fault, Guard, Locks, LostReason, Mode, NotAcquired,
-    Operation, Request, Result, Store, Unavailable,
+    Clock, Conversion, ConversionOutcome, Convert, Error, Fault, Guard, Locks, LostReason, Mode, NotAcquired,
+    Operation, QueuePosition, Request, Result, Store, SystemClock, Unavailable,
 };
 
 use super::cancel::at_every_poll;
 use crate::{
-    faults::Recording,
+    faults::{Call, Recording},
     trial::{
         Outcome, SOON, Trial, acquired, cancel_at, chain, join, lock_name, pass, released, soon, tried,
         until, watched, within,
@@ -79,6 +80,39 @@ pub(super) async fn a_downgrade_lets_waiters_in(trial: Trial) -> Outcome {
     }
     assert!(tried(there.lock("n")).await.is_none(), "a writer beside a reader");
     released(guard).await;
+    trial.assert_entries(0, "at the end").await;
+    Ok(())
+}
+
+/// If the store pushes, the waiters that a downgrade lets in do not wait for their next claim.
+pub(super) async fn a_downgrade_is_faster_than_the_recheck(trial: Trial) -> Outcome {
+    let (here, there) = (trial.locks().await, trial.recorded().await);
+    let mut took = Vec::new();
+    for round in 1..=5 {
+        let mut guard = acquired(here.lock("n")).await;
+        let readers = there.0.clone();
+        let reader = tokio::spawn(async move {
+            let guard = shared(&readers).await;
+            (SystemClock.now(), guard)
+        });
+        let waits = |calls: &[Call]| {
+            let waits = calls.iter().filter(|call| call.operation == Operation::Wait);
+            waits.map(|call| call.request.id).collect::<BTreeSet<_>>().len() == round
+        };
+        soon("the reader waits for a notification", there.1.until(waits)).await;
+        let lets_in = SystemClock.now();
+        downgraded(&mut guard, Mode::Shared).await;
+        let (served, reader) = join(reader).await;
+        took.push(served.since(lets_in));
+        released(reader).await;
+        released(guard).await;
+    }
+    took.sort_unstable();
+    assert!(
+        took[2] < QueuePosition::MAX_RECHECK / 3,
+        "expected a median well below the recheck interval of {:?}, took {took:?}",
+        QueuePosition::MAX_RECHECK
+    );
     trial.assert_entries(0, "at the end").await;
     Ok(())
 }
@@ -168,6 +202,14 @@ pub(super) async fn an_upgrade_that_times_out_changes_nothing(trial: Trial) -> O
 
 pub(super) async fn at_every_poll_of_an_upgrade(trial: Trial) -> Outcome {
     let (trial, here, there) = (&trial, &trial.locks().await, &trial.locks().await);
+    // One without a limit of its own, in its wait.
+    let (mut first, second) = (shared(here).await, shared(there).await);
+    let upgrading = tokio::spawn(async move { first.upgrade(Mode::Exclusive).await.map(|()| first) });
+    waits_ahead(there).await;
+    upgrading.abort();
+    admits_readers(there).await;
+    released(second).await;
+    trial.assert_entries(0, "after the cancellation of a task").await;
     at_every_poll(|at| async move {
         let (mut first, second) = (shared(here).await, shared(there).await);
         let upgrade = first.upgrade(Mode::Exclusive).wait(SHORT).into_future();

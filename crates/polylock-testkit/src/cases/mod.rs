@@ -185,6 +185,7 @@ macro_rules! __cases {
             }
             conversion {
                 a_downgrade_lets_waiters_in [Convert]
+                a_downgrade_is_faster_than_the_recheck [Convert Push]
                 an_upgrade_excludes_all_others [Convert]
                 an_upgrade_is_ahead_of_new_requests [Convert]
                 a_second_upgrader_is_in_a_deadlock [Convert]

@@ -19,6 +19,7 @@ use polylock_core::{
 use super::cancel::{at_every_poll, no_fault};
 use crate::{
     faults::Recording,
+    need::Need,
     trial::{
         Outcome, SOON, Trial, acquired, cancel_at, chain, join, lock_name, pass, released, soon, watched,
         within,
@@ -64,11 +65,12 @@ async fn begun(job: Once) -> OnceBegin {
 
 pub(super) async fn one_of_many_tasks_runs_the_job(trial: Trial) -> Outcome {
     const TASKS: usize = 12;
-    let connections = [trial.locks().await, trial.locks().await];
+    let connections = [trial.recorded().await, trial.recorded().await];
     let runs = Arc::new(AtomicUsize::new(0));
+    let holder = acquired(connections[0].0.lock("n")).await;
     let workers: Vec<_> = (0..TASKS)
         .map(|task| {
-            let (job, runs) = (job(&connections[task % 2]).label("nightly"), runs.clone());
+            let (job, runs) = (job(&connections[task % 2].0).label("nightly"), runs.clone());
             tokio::spawn(async move {
                 let work = async move |run: polylock_core::LastRun| {
                     runs.fetch_add(1, Ordering::SeqCst);
@@ -79,6 +81,13 @@ pub(super) async fn one_of_many_tasks_runs_the_job(trial: Trial) -> Outcome {
             })
         })
         .collect();
+    // Each task has found no record, and has to read again once it has the lock. Without a queue, some have not begun.
+    if trial.lacks(Need::Order).await.is_none() {
+        for (_, recording) in &connections {
+            soon("the tasks wait for the lock", recording.queued(&lock_name("n"), TASKS / 2)).await;
+        }
+    }
+    released(holder).await;
     let mut succeeded = Vec::new();
     for worker in workers {
         match join(worker).await {
@@ -88,7 +97,7 @@ pub(super) async fn one_of_many_tasks_runs_the_job(trial: Trial) -> Outcome {
         }
     }
     assert_eq!((runs.load(Ordering::SeqCst), succeeded.len()), (1, 1));
-    let last = last_run(&connections[0]).await.expect("a record of the run");
+    let last = last_run(&connections[0].0).await.expect("a record of the run");
     assert!(matches!(last.outcome, RunOutcome::Succeeded { at } if at >= last.started_at), "{last:?}");
     assert_eq!((last.token, &last.owner), (succeeded[0].token, &succeeded[0].owner));
     assert!(last.period_begin <= last.started_at + Duration::from_secs(60), "{last:?}");
@@ -273,13 +282,14 @@ pub(super) async fn only_a_greater_version_replaces_a_record(trial: Trial) -> Ou
     let records =
         [trial.store().await, trial.store().await].map(|store| store.records.expect("a case with this need"));
     let longest = "\u{e9}".repeat(Record::MAX_BYTES / 2);
-    let steps: [(usize, u32, &str, &str); 7] = [
+    let steps: [(usize, u32, &str, &str); 8] = [
         (0, 2, "a", "a"),
         (0, 1, "late", "a"),
         (0, 2, "again", "a"),
         (0, 3, "b'\\\u{1F600}\t;\"", "b'\\\u{1F600}\t;\""),
         (1, 1, &longest, &longest),
         (0, 9, "an older token", &longest),
+        (1, 1, "again, after an older one", &longest),
         (1, 2, "", ""),
     ];
     for (index, (token, revision, text, expected)) in steps.into_iter().enumerate() {

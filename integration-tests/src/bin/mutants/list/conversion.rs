@@ -29,7 +29,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         file: "crates/polylock-core/src/memory.rs",
         from: "                    self.wakeups.notify(entry.id);\n                    ConversionOutcome",
         to: "                    ConversionOutcome",
-        test: ("conformance", "memory::conversion::a_downgrade_lets_waiters_in"),
+        test: ("conformance", "memory::conversion::a_downgrade_is_faster_than_the_recheck"),
     },
     Mutant {
         name: "conversion: in SQLite, the token is not compared",
@@ -64,6 +64,6 @@ pub(super) const MUTANTS: &[Mutant] = &[
         file: "crates/polylock-sql/src/engine/convert.rs",
         from: "if let Err(error) = dialect.release(&without_entry, self.wakeups()).await {",
         to: "if let Err::<(), polylock_core::Error>(error) = { drop(without_entry); Ok(()) } {",
-        test: ("conformance", "postgres::conversion::a_downgrade_lets_waiters_in"),
+        test: ("conformance", "postgres::conversion::a_downgrade_is_faster_than_the_recheck"),
     },
 ];

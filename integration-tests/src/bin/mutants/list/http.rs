@@ -157,8 +157,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "http: the client uses one server",
         file: "crates/polylock-http/src/servers.rs",
-        from: "let others = self.servers.all.len().saturating_sub(self.step);",
-        to: "let others = 1_usize.saturating_sub(self.step);",
+        from: "(self.begin + step) % self.servers.all.len()",
+        to: "(self.begin + step.min(0)) % self.servers.all.len()",
         test: ("processes", "service::sqlite_full::a_client_continues_on_another_server"),
     },
     Mutant {
