@@ -253,6 +253,11 @@ pub(crate) fn failed(backend: &'static str, operation: Operation, cause: String)
     Unavailable::new(backend, operation, Fault::Permanent, cause).into()
 }
 
+/// Returns the error of an operation whose task has ended without a reply: there is no thread.
+pub(crate) fn without_result(backend: &'static str, operation: Operation) -> Error {
+    failed(backend, operation, "the operation ended without a result".to_owned())
+}
+
 pub(crate) fn join_error(error: JoinError) -> String {
     match error.try_into_panic() {
         Ok(panic) => panicked(&*panic),

@@ -236,7 +236,7 @@ impl Locks {
     /// panics.
     ///
     /// # Cancel safety
-    /// Once polled, the operation continues in the background if the future is dropped.
+    /// Once polled, the operation continues in the background if the future is dropped. The end of the process does not wait for it.
     ///
     /// ```
     /// use polylock_core::{ClaimOutcome, LockName, Mode, Operation, Request};

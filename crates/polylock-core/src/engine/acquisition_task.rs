@@ -55,10 +55,8 @@ impl Caller {
         self,
         reply: impl Future<Output = Result<Result<Arc<SharedHold>>, E>>,
     ) -> Result<Arc<SharedHold>> {
-        let outcome = reply.await.unwrap_or_else(|_| {
-            let cause = "the acquisition ended without a result".to_owned();
-            Err(io::failed(self.handle.context.backend(), Operation::Claim, cause))
-        });
+        let no_result = |_| Err(io::without_result(self.handle.context.backend(), Operation::Claim));
+        let outcome = reply.await.unwrap_or_else(no_result);
         self.complete(outcome)
     }
 

@@ -276,10 +276,7 @@ impl Releasing {
             Some((result, (releasing, _))) => return hold.released(result, EXPLICIT, releasing.under_way),
             None => {}
         }
-        outcome.await.unwrap_or_else(|_| {
-            let cause = "the release ended without a result".to_owned();
-            Err(io::failed(context.backend(), Operation::Release, cause))
-        })
+        outcome.await.unwrap_or_else(|_| Err(io::without_result(context.backend(), Operation::Release)))
     }
 
     /// Returns the outcome for the holder; `attempts` have been made before.

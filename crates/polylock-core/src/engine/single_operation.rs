@@ -31,10 +31,7 @@ impl StoreHandle {
             Some((outcome, _)) => return outcome,
             None => {}
         }
-        outcome.await.unwrap_or_else(|_| {
-            let cause = "the operation ended without a result".to_owned();
-            Err(io::failed(name, kind, cause))
-        })
+        outcome.await.unwrap_or_else(|_| Err(io::without_result(name, kind)))
     }
 }
 
