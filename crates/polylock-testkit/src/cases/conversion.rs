@@ -198,12 +198,17 @@ pub(super) async fn at_every_poll_of_an_upgrade(trial: Trial) -> Outcome {
     let (trial, here, there) = (&trial, &trial.locks().await, &trial.locks().await);
     // One without a limit of its own, in its wait.
     let (mut first, second) = (shared(here).await, shared(there).await);
-    let upgrading = tokio::spawn(async move { first.upgrade(Mode::Exclusive).await.map(|()| first) });
-    waits_ahead(there).await;
-    upgrading.abort();
+    tokio::select! {
+        biased;
+        outcome = first.upgrade(Mode::Exclusive).into_future() => panic!("beside a reader: {outcome:?}"),
+        () = waits_ahead(there) => {}
+    }
+    // The hold stays, and only the upgrade has ended.
     admits_readers(there).await;
+    assert!(first.is_held() && first.mode() == Mode::Shared);
     released(second).await;
-    trial.assert_entries(0, "after the cancellation of a task").await;
+    released(first).await;
+    trial.assert_entries(0, "after a cancellation").await;
     at_every_poll(|at| async move {
         let (mut first, second) = (shared(here).await, shared(there).await);
         let upgrade = first.upgrade(Mode::Exclusive).wait(SHORT).into_future();
