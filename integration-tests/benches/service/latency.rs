@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use polylock::Locks;
-use polylock_integration_tests::{clock::now, stores::wait_for_waiters};
+use polylock_integration_tests::{clock::now, process::Process, stores::wait_for_waiters};
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -22,12 +22,17 @@ pub(crate) async fn measure(store: &str, server: &Server, hand_over: bool) -> Va
     let mut requests = server.connect().await;
     let scheme = store.split(':').next().unwrap_or_default();
     if hand_over {
-        let (mut own, mut service) = (Vec::new(), Vec::new());
+        let (mut holder, mut waiter) = (Worker::start(store), Worker::start(store));
+        let (mut tasks, mut processes, mut streams) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..HAND_OVERS {
-            own.push(hand_over_of(&direct).await);
-            service.push(hand_over_of_streams(server, &mut requests, &direct).await);
+            tasks.push(hand_over_of_tasks(&direct).await);
+            processes.push(hand_over_of_processes(&mut holder, &mut waiter, &direct).await);
+            streams.push(hand_over_of_streams(server, &mut requests, &direct).await);
         }
-        return json!({ "measured": "hand-over", "store": scheme, "times": compared(own, service) });
+        return json!({
+            "measured": "hand-over", "store": scheme,
+            "between_tasks": compared(tasks, streams.clone()), "between_processes": compared(processes, streams),
+        });
     }
     let (mut own, mut service, mut http) = (Pairs::default(), Pairs::default(), Vec::new());
     for _ in 0..PAIRS {
@@ -90,7 +95,46 @@ async fn receive(connection: &mut TcpStream) {
     assert!(connection.read(&mut reply).await.unwrap() > 0, "the server has closed the connection");
 }
 
-async fn hand_over_of(locks: &Locks) -> Duration {
+/// A client of the store in a process of its own, as in `comparison`.
+struct Worker(Process);
+
+impl Worker {
+    fn start(store: &str) -> Self {
+        let mut process = Process::start(env!("CARGO_BIN_EXE_worker"), ["measure", store, ""]);
+        process.expect_line("ready");
+        Self(process)
+    }
+
+    fn acquire(&mut self) {
+        self.0.send_line("take processes");
+    }
+
+    /// Returns the time of the grant, in nanoseconds.
+    fn granted(&mut self) -> u64 {
+        self.0.expect_line("held")[2].parse().unwrap()
+    }
+
+    /// Releases the lock, and returns the time at which the release began, in nanoseconds.
+    fn release(&mut self) -> u64 {
+        self.0.send_line("drop processes");
+        self.0.expect_line("dropped")[1].parse().unwrap()
+    }
+}
+
+/// A process releases a lock, and another process is granted it.
+async fn hand_over_of_processes(holder: &mut Worker, waiter: &mut Worker, direct: &Locks) -> Duration {
+    holder.acquire();
+    holder.granted();
+    waiter.acquire();
+    wait_for_waiters(direct, "processes", 1).await;
+    let begin = holder.release();
+    let granted = waiter.granted();
+    waiter.release();
+    Duration::from_nanos(granted - begin)
+}
+
+/// A task releases a lock, and another task of this process is granted it.
+async fn hand_over_of_tasks(locks: &Locks) -> Duration {
     let guard = locks.lock("direct").acquire().await.unwrap();
     let acquiring = locks.lock("direct").acquire();
     let waiter = tokio::spawn(async move {

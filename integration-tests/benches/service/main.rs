@@ -3,7 +3,7 @@
 //! | word | measurement |
 //! |---|---|
 //! | `overhead` | an uncontended acquisition and release: of the store, and through the service; and a request that needs no store |
-//! | `hand-over` | the time from a release to the next grant: of the store, and from stream to stream |
+//! | `hand-over` | the time from a release to the next grant: of the store between two tasks and between two processes, and from stream to stream |
 //! | `streams` | the memory and the processor time of a server with 10,000 streams, each of which holds a lock |
 //! | `slow` | acquisitions beside 1,000 readers that do not read and 1,000 connections without a request, and without them |
 //!
