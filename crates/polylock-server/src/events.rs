@@ -9,7 +9,7 @@ use axum::{
     extract::{Query, State},
     response::Response,
 };
-use futures_util::stream;
+use futures_util::{StreamExt, stream};
 use http::HeaderMap;
 use polylock_core::{
     Change, ChangeKind, Clock, Entry, LockName, LockStatus, SystemClock, WatchEvent, WatchState,
@@ -39,6 +39,7 @@ pub(crate) async fn events(
         Refused(Problem::new("too-many-requests", "there are too many readers of events", 429, detail))
     })?;
     let watch = service.locks.watch(&prefix).await?;
+    let closes = async move { service.closes().await };
     // The stream has its place among the readers until its end.
     let begin = (watch, Some(Present::default()), caller, reads);
     let lines = stream::unfold(begin, |(mut watch, mut present, caller, reads)| async move {
@@ -62,7 +63,7 @@ pub(crate) async fn events(
             return Some((line, (watch, present, caller, reads)));
         }
     });
-    Ok(lines::reply(&headers, lines))
+    Ok(lines::reply(&headers, lines.take_until(closes)))
 }
 
 fn of(event: &str, name: &LockName, entry: &Entry) -> Value {

@@ -398,6 +398,27 @@ async fn a_reader_of_events_begins_with_the_present_state_and_reads_each_change_
 }
 
 #[tokio::test]
+async fn all_streams_end_at_a_shutdown() {
+    let service = Service::new(memory::connect()).unwrap();
+    let routes = routes(&service);
+    let mut streams = Vec::new();
+    // A holder, a waiter, and a reader of events.
+    for (method, path) in
+        [(Method::POST, "/v1/locks/n"), (Method::POST, "/v1/locks/n"), (Method::GET, "/v1/events")]
+    {
+        let mut stream =
+            send(&routes, request(method, path, None, None)).await.into_body().into_data_stream();
+        event_of(&mut stream).await;
+        streams.push(stream);
+    }
+    service.inner().close();
+    for stream in streams {
+        let end = SystemClock.before(SystemClock.now() + Duration::from_secs(30), stream.count());
+        assert!(end.await.is_some());
+    }
+}
+
+#[tokio::test]
 async fn the_readers_of_events_are_bounded() {
     let routes = open();
     let read = async || send(&routes, request(Method::GET, "/v1/events", None, None)).await;
