@@ -119,6 +119,11 @@ impl Run {
         if let Some(Bug::Routine(bug)) = self.planted {
             bug.plant(&url).await.unwrap_or_else(|error| panic!("can't plant the bug: {error}"));
         }
+        if let Some(admin) = &admin {
+            // The votes of new Redlock servers do not count at once, and a lock that is not granted until then is not idle.
+            let first = admin.lock("first").acquire().await;
+            first.unwrap_or_else(|error| panic!("the first lock: {}", error.chain())).release().await.ok();
+        }
         let is_fifo = admin.as_ref().is_some_and(|admin| admin.capabilities().order == Order::Fifo);
         let directory = tempfile::tempdir().unwrap_or_else(|error| panic!("no directory: {error}"));
         let work = Work {
