@@ -4,6 +4,13 @@ use super::Mutant;
 
 pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
+        name: "http: a reader of events stays when the server shuts down",
+        file: "crates/polylock-server/src/events.rs",
+        from: "lines.take_until(closes)",
+        to: "lines.chain(stream::once(async { drop(closes); None }))",
+        test: ("units of library polylock_server", "serve_tests::all_streams_end_at_a_shutdown"),
+    },
+    Mutant {
         name: "http: the server carries out claims that have expired",
         file: "crates/polylock-server/src/operations.rs",
         from: "expires.has_passed(service.clock.now()) {",
