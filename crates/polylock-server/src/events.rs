@@ -128,3 +128,82 @@ fn changed(change: &Change) -> Value {
     }
     line
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use std::time::Duration;
+
+    use http::{Method, StatusCode};
+    use polylock_core::memory;
+
+    use super::*;
+    use crate::{
+        Service,
+        serve::routes,
+        serve_tests::{event_of, open, request, send},
+    };
+
+    #[tokio::test]
+    async fn a_reader_of_events_begins_with_the_present_state_and_reads_each_change_once() {
+        let routes = open();
+        let acquire = async |name: &str| {
+            let path = format!("/v1/locks/{name}");
+            send(&routes, request(Method::POST, &path, None, None)).await
+        };
+        let mut streams = Vec::new();
+        for name in ["b", "a", "b"] {
+            streams.push(acquire(name).await);
+        }
+        let events = send(&routes, request(Method::GET, "/v1/events", None, None)).await;
+        let mut events = events.into_body().into_data_stream();
+        let mut next = async || {
+            let line: Value = serde_json::from_slice(&events.next().await.unwrap().unwrap()).unwrap();
+            (line["event"].clone(), line["name"].clone(), line["position"].clone())
+        };
+        assert_eq!(next().await, (json!("held"), json!("a"), Value::Null));
+        assert_eq!(next().await, (json!("held"), json!("b"), Value::Null));
+        assert_eq!(next().await, (json!("waiting"), json!("b"), json!(1)));
+        // Behind the last name of the state at the begin.
+        for name in ["c", "d"] {
+            streams.push(acquire(name).await);
+            assert_eq!(next().await, (json!("granted"), json!(name), Value::Null));
+        }
+    }
+
+    #[tokio::test]
+    async fn all_streams_end_at_a_shutdown() {
+        let service = Service::new(memory::connect()).unwrap();
+        let routes = routes(&service);
+        let mut streams = Vec::new();
+        // A holder, a waiter, and a reader of events.
+        for (method, path) in
+            [(Method::POST, "/v1/locks/n"), (Method::POST, "/v1/locks/n"), (Method::GET, "/v1/events")]
+        {
+            let mut stream =
+                send(&routes, request(method, path, None, None)).await.into_body().into_data_stream();
+            event_of(&mut stream).await;
+            streams.push(stream);
+        }
+        service.inner().close();
+        for stream in streams {
+            let end = SystemClock.before(SystemClock.now() + Duration::from_secs(30), stream.count());
+            assert!(end.await.is_some());
+        }
+    }
+
+    #[tokio::test]
+    async fn the_readers_of_events_are_bounded() {
+        let routes = open();
+        let read = async || send(&routes, request(Method::GET, "/v1/events", None, None)).await;
+        let mut readers = Vec::new();
+        for _ in 0..READERS {
+            readers.push(read().await);
+        }
+        assert!(readers.iter().all(|reader| reader.status() == StatusCode::OK));
+        assert_eq!(read().await.status(), StatusCode::TOO_MANY_REQUESTS);
+        readers.pop();
+        assert_eq!(read().await.status(), StatusCode::OK);
+    }
+}

@@ -17,7 +17,6 @@ use crate::{
     Access, Service,
     access::hash,
     serve::{api, routes},
-    service::READERS,
 };
 
 /// A service with these callers. The token of each is its name.
@@ -33,11 +32,16 @@ fn restricted(callers: &[(&str, &str)]) -> Router {
     routes(&Service::new(memory::connect()).unwrap().access(access))
 }
 
-fn open() -> Router {
+pub(crate) fn open() -> Router {
     routes(&Service::new(memory::connect()).unwrap())
 }
 
-fn request(method: Method, path: &str, token: Option<&str>, body: Option<&Value>) -> Request<Body> {
+pub(crate) fn request(
+    method: Method,
+    path: &str,
+    token: Option<&str>,
+    body: Option<&Value>,
+) -> Request<Body> {
     let mut request = Request::builder().method(method).uri(path).header(header::HOST, "127.0.0.1:7420");
     if let Some(token) = token {
         request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
@@ -51,7 +55,7 @@ fn request(method: Method, path: &str, token: Option<&str>, body: Option<&Value>
     }
 }
 
-async fn send(routes: &Router, request: Request<Body>) -> Response {
+pub(crate) async fn send(routes: &Router, request: Request<Body>) -> Response {
     routes.clone().call(request).await.unwrap()
 }
 
@@ -218,7 +222,7 @@ async fn a_claim_after_the_release_of_its_request_takes_no_lock() {
     assert_eq!(outcome(paths::CLAIM, &claim(2)).await, "granted");
 }
 
-async fn event_of(stream: &mut axum::body::BodyDataStream) -> Value {
+pub(crate) async fn event_of(stream: &mut axum::body::BodyDataStream) -> Value {
     serde_json::from_slice(&stream.next().await.unwrap().unwrap()).unwrap()
 }
 
@@ -368,68 +372,6 @@ async fn a_job_runs_once_in_its_period() {
     let invalid = json!({ "every": "1ms" });
     let refused = send(&routes, request(Method::POST, "/v1/jobs/n", None, Some(&invalid))).await;
     assert_eq!(refused.status(), StatusCode::UNPROCESSABLE_ENTITY);
-}
-
-#[tokio::test]
-async fn a_reader_of_events_begins_with_the_present_state_and_reads_each_change_once() {
-    let routes = open();
-    let acquire = async |name: &str| {
-        let path = format!("/v1/locks/{name}");
-        send(&routes, request(Method::POST, &path, None, None)).await
-    };
-    let mut streams = Vec::new();
-    for name in ["b", "a", "b"] {
-        streams.push(acquire(name).await);
-    }
-    let events = send(&routes, request(Method::GET, "/v1/events", None, None)).await;
-    let mut events = events.into_body().into_data_stream();
-    let mut next = async || {
-        let line: Value = serde_json::from_slice(&events.next().await.unwrap().unwrap()).unwrap();
-        (line["event"].clone(), line["name"].clone(), line["position"].clone())
-    };
-    assert_eq!(next().await, (json!("held"), json!("a"), Value::Null));
-    assert_eq!(next().await, (json!("held"), json!("b"), Value::Null));
-    assert_eq!(next().await, (json!("waiting"), json!("b"), json!(1)));
-    // Behind the last name of the state at the begin.
-    for name in ["c", "d"] {
-        streams.push(acquire(name).await);
-        assert_eq!(next().await, (json!("granted"), json!(name), Value::Null));
-    }
-}
-
-#[tokio::test]
-async fn all_streams_end_at_a_shutdown() {
-    let service = Service::new(memory::connect()).unwrap();
-    let routes = routes(&service);
-    let mut streams = Vec::new();
-    // A holder, a waiter, and a reader of events.
-    for (method, path) in
-        [(Method::POST, "/v1/locks/n"), (Method::POST, "/v1/locks/n"), (Method::GET, "/v1/events")]
-    {
-        let mut stream =
-            send(&routes, request(method, path, None, None)).await.into_body().into_data_stream();
-        event_of(&mut stream).await;
-        streams.push(stream);
-    }
-    service.inner().close();
-    for stream in streams {
-        let end = SystemClock.before(SystemClock.now() + Duration::from_secs(30), stream.count());
-        assert!(end.await.is_some());
-    }
-}
-
-#[tokio::test]
-async fn the_readers_of_events_are_bounded() {
-    let routes = open();
-    let read = async || send(&routes, request(Method::GET, "/v1/events", None, None)).await;
-    let mut readers = Vec::new();
-    for _ in 0..READERS {
-        readers.push(read().await);
-    }
-    assert!(readers.iter().all(|reader| reader.status() == StatusCode::OK));
-    assert_eq!(read().await.status(), StatusCode::TOO_MANY_REQUESTS);
-    readers.pop();
-    assert_eq!(read().await.status(), StatusCode::OK);
 }
 
 #[tokio::test]

@@ -262,6 +262,7 @@ mod tests {
         assert_eq!(kinds(&observed), [""; 0]);
 
         // Another process is killed.
+        observed.sections[0].open = false;
         observed.processes = vec![(77, "p0.0".to_owned())];
         observed.applied = vec![Applied { action: Action::KillClient(1), from: S, to: 2 * S }];
         observed.shown.pop();

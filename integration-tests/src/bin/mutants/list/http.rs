@@ -8,7 +8,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         file: "crates/polylock-server/src/events.rs",
         from: "lines.take_until(closes)",
         to: "lines.chain(stream::once(async { drop(closes); None }))",
-        test: ("units of library polylock_server", "serve_tests::all_streams_end_at_a_shutdown"),
+        test: ("units of library polylock_server", "events::tests::all_streams_end_at_a_shutdown"),
     },
     Mutant {
         name: "http: the server carries out claims that have expired",
