@@ -253,7 +253,7 @@ pub(crate) fn failed(backend: &'static str, operation: Operation, cause: String)
     Unavailable::new(backend, operation, Fault::Permanent, cause).into()
 }
 
-/// Returns the error of an operation whose task has ended without a reply: there is no thread.
+/// Returns the error of an operation without a reply: the I/O thread has ended.
 pub(crate) fn without_result(backend: &'static str, operation: Operation) -> Error {
     failed(backend, operation, "the operation ended without a result".to_owned())
 }
