@@ -291,9 +291,15 @@ impl Ensemble {
     /// Ends the effect of [`cut`](Self::cut).
     pub fn heal(&self, number: usize) {
         let mut state = self.lock();
+        let state = &mut *state;
         state.members[number].cut_since = None;
-        self.deliver_held(&mut state, number);
-        self.work_off(&mut state);
+        self.expire(state);
+        if number == state.leader.member {
+            (0..state.members.len()).for_each(|number| self.deliver_held(state, number));
+        } else {
+            self.deliver_held(state, number);
+        }
+        self.work_off(state);
     }
 
     /// Ends a server.
@@ -349,6 +355,9 @@ impl Ensemble {
             self.rejoin(state);
         } else {
             let since = *state.leader.lost_since.get_or_insert(now);
+            // Its pings arrive when it has contact again.
+            self.expire(state);
+            self.ping(state);
             let leader = &state.members[state.leader.member];
             // A connection that is reset is noticed earlier than silence.
             let limit =
@@ -419,13 +428,18 @@ impl Ensemble {
         *last = until.min(nanos(FAULTS_END)).max(*last);
     }
 
-    /// Ends the sessions that have expired by the leader's clock.
+    /// Ends the sessions that have expired by the leader's clock. A leader without a majority does not accept their packets any more, and
+    /// ends them when it has one again.
     fn expire(&self, state: &mut State) {
-        if !state.leads() {
+        if !state.has_active_leader() {
             return;
         }
         let now = state.members[state.leader.member].clock.now();
-        for session in state.leader.sessions.expired(now) {
+        let expired = state.leader.sessions.expire(now);
+        if !state.leads() {
+            return;
+        }
+        for session in expired {
             self.timeline.note("leader", || format!("session {session} has expired"));
             self.end_session(state, session);
         }
@@ -477,6 +491,12 @@ impl State {
         let leader = self.leader.member;
         let following = (0..self.members.len()).filter(|number| self.follows(*number)).count();
         self.follows(leader) && following >= self.majority()
+    }
+
+    /// Returns true if the leader runs and does not know that it has no majority.
+    fn has_active_leader(&self) -> bool {
+        let leader = &self.members[self.leader.member];
+        leader.term == Some(self.leader.term) && leader.is_running()
     }
 
     /// Returns true if the server is the leader or follows it, and has contact with it.

@@ -147,6 +147,8 @@ pub struct Sessions {
 struct Tracked {
     timeout: u64,
     expires: u64,
+    /// True if its end waits for a majority only.
+    is_closing: bool,
     /// The place of its connection.
     place: Option<Place>,
 }
@@ -170,7 +172,8 @@ impl Sessions {
     /// Opens a session at `place`.
     pub fn open(&mut self, timeout: u64, place: Place, now: u64) -> i64 {
         self.opened += 1;
-        let tracked = Tracked { timeout, expires: self.end(timeout, now), place: Some(place) };
+        let tracked =
+            Tracked { timeout, expires: self.end(timeout, now), is_closing: false, place: Some(place) };
         self.open.insert(self.opened, tracked);
         self.opened
     }
@@ -178,12 +181,14 @@ impl Sessions {
     /// Continues a session at `place`. Returns false if it has ended.
     pub fn continue_at(&mut self, session: i64, place: Place, now: u64) -> bool {
         self.touch(session, now);
-        self.open.get_mut(&session).map(|tracked| tracked.place = Some(place)).is_some()
+        let tracked = self.open.get_mut(&session).filter(|tracked| !tracked.is_closing);
+        tracked.map(|tracked| tracked.place = Some(place)).is_some()
     }
 
-    /// Counts a packet of a session.
+    /// Counts a packet of a session, unless its end has begun.
     pub fn touch(&mut self, session: i64, now: u64) {
-        if let Some(timeout) = self.open.get(&session).map(|tracked| tracked.timeout) {
+        let tracked = self.open.get(&session).filter(|tracked| !tracked.is_closing);
+        if let Some(timeout) = tracked.map(|tracked| tracked.timeout) {
             let end = self.end(timeout, now);
             self.open.entry(session).and_modify(|tracked| tracked.expires = tracked.expires.max(end));
         }
@@ -194,7 +199,8 @@ impl Sessions {
     /// # Errors
     /// [`Error::SessionExpired`], [`Error::SessionMoved`].
     fn check(&mut self, session: i64, place: Place) -> Result<(), Error> {
-        let tracked = self.open.get_mut(&session).ok_or(Error::SessionExpired)?;
+        let tracked = self.open.get_mut(&session).filter(|tracked| !tracked.is_closing);
+        let tracked = tracked.ok_or(Error::SessionExpired)?;
         if *tracked.place.get_or_insert(place) == place { Ok(()) } else { Err(Error::SessionMoved) }
     }
 
@@ -204,16 +210,20 @@ impl Sessions {
         self.open.get(&session).map(|tracked| tracked.expires)
     }
 
-    /// Returns the sessions that have expired.
-    #[must_use]
-    pub fn expired(&self, now: u64) -> Vec<i64> {
-        self.open.iter().filter(|(_, tracked)| tracked.expires <= now).map(|(session, _)| *session).collect()
+    /// Begins the end of the sessions that have expired, and returns them.
+    pub fn expire(&mut self, now: u64) -> Vec<i64> {
+        let expired = self.open.iter_mut().filter(|(_, tracked)| tracked.expires <= now);
+        let close = |(session, tracked): (&i64, &mut Tracked)| {
+            tracked.is_closing = true;
+            *session
+        };
+        expired.map(close).collect()
     }
 
     fn begin_term(&mut self, now: u64) {
         let ends: Vec<_> = self.open.values().map(|tracked| self.end(tracked.timeout, now)).collect();
         for (tracked, end) in self.open.values_mut().zip(ends) {
-            (tracked.expires, tracked.place) = (end, None);
+            (tracked.expires, tracked.is_closing, tracked.place) = (end, false, None);
         }
     }
 

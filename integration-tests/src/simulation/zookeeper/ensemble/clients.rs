@@ -65,7 +65,7 @@ impl Ensemble {
     }
 
     fn touch(&self, state: &mut State, number: usize, session: i64) {
-        if state.leader.member == number && state.leads() {
+        if state.leader.member == number && state.has_active_leader() {
             let now = state.members[number].clock.now();
             state.leader.sessions.touch(session, now);
         } else {

@@ -108,8 +108,11 @@ impl Ensemble {
         }
     }
 
-    /// Sends a ping to each follower, which then reports its sessions.
+    /// Sends a ping to each follower, which then reports its sessions. A leader that is cut off sends them, too.
     pub(super) fn ping(&self, state: &mut State) {
+        if !state.has_active_leader() {
+            return;
+        }
         let leader = state.leader.member;
         for number in (0..state.members.len()).filter(|number| *number != leader) {
             self.send_commit(state, number, None, true);
@@ -126,11 +129,12 @@ impl Ensemble {
 
     fn receive_commit(&self, state: &mut State, number: usize, commit: Commit) {
         let is_following = state.follows(number);
+        let is_cut = number != state.leader.member && state.members[state.leader.member].cut_since.is_some();
         let member = &mut state.members[number];
         if member.joined != commit.joined || !member.is_up {
             return;
         }
-        if !is_following {
+        if !is_following || is_cut {
             return member.held.1.push(commit);
         }
         self.apply(state, number, commit.end);
