@@ -34,14 +34,18 @@ type Lock struct {
 	// The time before the deadline from which this client renews the lock.
 	late time.Duration
 
+	// The time from which this client confirms the grant: the server renews the lock only after that. A short hold ends before.
+	confirmAt time.Time
+
 	mutex sync.Mutex
 	// The lease lasts for this time from clock.sent.
 	clock serverClock
 	lasts time.Duration
 	err   error
 	// True once Release was called.
-	released bool
-	renewing bool
+	released  bool
+	renewing  bool
+	confirmed bool
 }
 
 // newLock returns the lock of a grant, or releases it if the caller does not wait any more.
@@ -74,6 +78,7 @@ func newLock(ctx context.Context, name, mode string, opened *stream) (*Lock, err
 	// The server renews at a third of the lease. Random, so that the clients of a server that has ended renew one after the other.
 	random := rand.New(rand.NewSource(time.Now().UnixNano()))
 	lock.late = time.Duration((0.4 + 0.2*random.Float64()) * float64(lock.ttl))
+	lock.confirmAt = time.Now().Add(lock.ttl / 8)
 	// The reader waits for the server, and the watch for the deadline: a silent server delays no loss.
 	go lock.read()
 	go lock.watch()
@@ -211,16 +216,18 @@ func (lock *Lock) renew() {
 	case errors.As(err, &lost):
 		lock.end(fmt.Errorf("%w: %s: %s", ErrLost, lock.Name, lost.problem.Reason))
 	case err == nil:
+		lock.confirmed = true
 		lock.extend(clock, lasts)
 	}
 }
 
-// isLate returns true if the lock is to be renewed now: the stream has ended, or its server is silent.
+// isLate returns true if the lock is to be renewed now: the stream has ended, or its server is silent, or the grant is not confirmed yet.
 func (lock *Lock) isLate() bool {
 	lock.mutex.Lock()
 	defer lock.mutex.Unlock()
 	left := lock.remaining()
-	isLate := left > 0 && left < lock.late && !lock.renewing
+	isDue := left < lock.late || (!lock.confirmed && since(lock.confirmAt) >= 0)
+	isLate := left > 0 && isDue && !lock.renewing
 	lock.renewing = lock.renewing || isLate
 	return isLate
 }

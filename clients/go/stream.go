@@ -86,6 +86,7 @@ func (client *Client) open(ctx context.Context, path string, body map[string]any
 			if wait != 0 {
 				body["wait"] = milliseconds(wait - since(begin))
 			}
+			body["confirm"] = true
 			opened, err = client.openOn(ctx, server, path, body)
 			return err
 		})

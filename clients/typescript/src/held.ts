@@ -26,6 +26,9 @@ export class Held implements AsyncDisposable {
   /** The milliseconds before the deadline from which this client renews the lock. */
   readonly #lateMs: number;
   #isRenewing = false;
+  /** The milliseconds before the first deadline from which this client confirms the grant: the server renews the lock only after that. A short hold ends before. */
+  readonly #confirmMs: number;
+  #isConfirmed = false;
   #lease: Lease;
   #isReleased = false;
   #timer: NodeJS.Timeout | undefined;
@@ -44,6 +47,7 @@ export class Held implements AsyncDisposable {
     this.#ttlMs = first.ttl_ms ?? 0;
     // The server renews at a third of the lease. Random, so that the clients of a server that has ended renew one after the other.
     this.#lateMs = this.#ttlMs * (0.4 + 0.2 * Math.random());
+    this.#confirmMs = left(stream.lease) - this.#ttlMs / 8;
     this.fencingToken = first.fencing_token ?? 0;
     this.fencingTokens = first.fencing_tokens ?? { [name]: this.fencingToken };
     this.slot = first.slot;
@@ -105,6 +109,7 @@ export class Held implements AsyncDisposable {
       const body = { ttl: time(this.#ttlMs), ...this.#hold };
       const renewals = Object.entries(this.#ids).map(([name, id]) => this.servers.renew(`/v1/holds/${id}`, { name, ...body }));
       const leases = await Promise.all(renewals);
+      this.#isConfirmed = true;
       this.#extend(leases.reduce((one, other) => (left(one) < left(other) ? one : other)));
     } catch (error) {
       if (error instanceof Lost) this.#lose(error.reason);
@@ -127,8 +132,9 @@ export class Held implements AsyncDisposable {
   #watch(): void {
     const { remainingMs } = this;
     if (remainingMs === 0) return this.#lose("deadline");
-    // The stream has ended, or its server is silent.
-    if (remainingMs < this.#lateMs && !this.#isRenewing) void this.#renew();
+    // The stream has ended, or its server is silent, or the grant is not confirmed yet.
+    const isDue = remainingMs < this.#lateMs || (!this.#isConfirmed && remainingMs < this.#confirmMs);
+    if (isDue && !this.#isRenewing) void this.#renew();
     this.#timer = setTimeout(() => this.#watch(), Math.min(remainingMs, this.#ttlMs / 10 + 1, TICK_MS));
   }
 }

@@ -41,6 +41,7 @@ pub(crate) struct JobOptions {
     wait: Option<String>,
     owner: Option<String>,
     label: Option<String>,
+    confirm: bool,
 }
 
 /// The body of an outcome.
@@ -151,7 +152,8 @@ pub(crate) async fn begin(
     caller.ensure(Right::Exclusive, &name)?;
     let progress = Progress::default();
     let (acquisition, is_try) = options.attempt(&service, &name, &progress)?;
-    streams::open(service, caller, &headers, acquisition, progress, is_try).await
+    let call = streams::Call { acquisition, progress, is_try, confirms: options.confirm };
+    streams::open(service, caller, &headers, call).await
 }
 
 /// The reply with the last run of a job.

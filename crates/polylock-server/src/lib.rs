@@ -8,6 +8,7 @@ mod alerts;
 mod body;
 mod caller;
 mod clock;
+mod confirmations;
 mod console;
 mod events;
 mod health;

@@ -16,7 +16,8 @@ use polylock_protocol::StoreBody;
 use tokio::sync::{Semaphore, broadcast, watch};
 
 use crate::{
-    access::Access, clock::ServerClock, readiness::Readiness, tls::Tls, turns::Turns, waiters::Waiters,
+    access::Access, clock::ServerClock, confirmations::Confirmations, readiness::Readiness, tls::Tls,
+    turns::Turns, waiters::Waiters,
 };
 
 /// The number of names of broken locks that a slow reader may be behind.
@@ -41,6 +42,7 @@ pub(crate) struct Inner {
     pub(crate) clock: ServerClock,
     pub(crate) turns: Turns,
     pub(crate) waiters: Waiters,
+    pub(crate) confirmations: Arc<Confirmations>,
     pub(crate) alerts: broadcast::Sender<LockName>,
     pub(crate) readiness: Readiness,
     /// The places of the readers of events.
@@ -93,6 +95,7 @@ impl Service {
             clock: ServerClock::new(),
             turns: Turns::default(),
             waiters: Waiters::default(),
+            confirmations: Arc::default(),
             alerts,
             readiness: Readiness::default(),
             readers: Arc::new(Semaphore::new(READERS)),

@@ -20,6 +20,10 @@
 //! So the lock stays taken until the end of its lease. The same holds when a server shuts down, and when this server has not renewed the lock in time: the
 //! client may have renewed it itself, by `PUT /v1/holds/ID` with `If-Match: *`, on any server.
 //!
+//! **A lost grant.** A client that sets `confirm` renews the lock once by `PUT /v1/holds/ID` with `If-Match: *` within a quarter of the lease. Otherwise
+//! the server ends the stream, and the lock with its lease: a grant that the network has lost occupies the lock for no longer than a dead client. A confirmation that
+//! reaches another server ends the stream, too; the client then renews the lock itself.
+//!
 //! **The deadline of the client.** `until` is the end of the lease by the clock of the server, as the header `polylock-clock` of the reply. A line
 //! may be delayed on its way for any time, so the client must not count from its arrival:
 //! 1. The client notes the time `S` by its own clock, and sends the request.
@@ -28,7 +32,7 @@
 //!
 //! A client that keeps a stream for minutes repeats 1 and 2 with any other request.
 
-use std::{pin::Pin, sync::Arc, time::Duration};
+use std::{future, pin::Pin, sync::Arc, time::Duration};
 
 use axum::{
     extract::{Path, State},
@@ -37,8 +41,8 @@ use axum::{
 use futures_util::stream;
 use http::HeaderMap;
 use polylock_core::{
-    Clock, Error, Guard, LockName, LostReason, Mode, Moment, MultiGuard, Progress, Result, SlotGuard,
-    SystemClock,
+    Clock, Error, Guard, HoldHandle, LockName, LostReason, Mode, Moment, MultiGuard, Progress, Result,
+    SlotGuard, SystemClock,
 };
 use polylock_protocol::{
     InvalidBody, Problem,
@@ -51,6 +55,7 @@ use crate::{
     access::Right,
     body::{OptionalBody, Refused},
     caller::Caller,
+    confirmations::{CONFIRMED, Confirmation},
     lines::{self, HEARTBEAT},
     service::Inner,
     status::ms,
@@ -77,6 +82,7 @@ pub(crate) struct AcquireOptions {
     also: Vec<String>,
     owner: Option<String>,
     label: Option<String>,
+    confirm: bool,
 }
 
 /// The end of an acquisition.
@@ -210,6 +216,7 @@ struct Held {
     guard: Option<MultiGuard>,
     /// The deadline that the client knows.
     until: Moment,
+    confirmation: Option<Confirmation>,
     /// Counts the locks of all streams.
     _counted: Arc<()>,
 }
@@ -236,8 +243,19 @@ pub(crate) async fn acquire(
         caller.ensure(right, name)?;
     }
     let progress = Progress::default();
+    let confirms = options.confirm;
     let (acquisition, is_try) = options.acquisition(&service, name, &progress)?;
-    open(service, caller, &headers, acquisition, progress, is_try).await
+    open(service, caller, &headers, Call { acquisition, progress, is_try, confirms }).await
+}
+
+/// An acquisition for a client.
+pub(crate) struct Call {
+    pub(crate) acquisition: Acquisition,
+    pub(crate) progress: Progress,
+    /// True if the request is not to wait.
+    pub(crate) is_try: bool,
+    /// True if the client confirms the grant.
+    pub(crate) confirms: bool,
 }
 
 /// Returns the stream of an acquisition: its failure within a moment, or at any time if it is a try, is the status of the reply.
@@ -245,10 +263,9 @@ pub(crate) async fn open(
     service: Arc<Inner>,
     caller: Caller,
     headers: &HeaderMap,
-    mut acquisition: Acquisition,
-    progress: Progress,
-    is_try: bool,
+    call: Call,
 ) -> Result<Response, Refused> {
+    let Call { mut acquisition, progress, is_try, confirms } = call;
     let begun = if is_try {
         Some(acquisition.as_mut().await)
     } else {
@@ -261,7 +278,7 @@ pub(crate) async fn open(
     let lines = stream::unfold(stage, move |stage| {
         // The stream is a request of the caller until its end.
         let (service, _caller) = (service.clone(), caller.clone());
-        async move { next(&service, stage).await }
+        async move { next(&service, confirms, stage).await }
     });
     Ok(lines::reply(headers, lines))
 }
@@ -270,12 +287,12 @@ pub(crate) async fn open(
 enum Change {
     Renewed(Moment),
     Lost((LockName, LostReason)),
-    /// The server shuts down.
+    /// The server shuts down, or the client does not confirm the grant.
     Ended,
 }
 
 /// Returns the next line of a stream, and its state after it; `None` at its end.
-async fn next(service: &Inner, stage: Stage) -> Option<(Option<Value>, Stage)> {
+async fn next(service: &Inner, confirms: bool, stage: Stage) -> Option<(Option<Value>, Stage)> {
     let silence = if matches!(stage, Stage::Waiting { .. }) { HEARTBEAT } else { HELD_HEARTBEAT };
     let heartbeat = SystemClock.now() + silence;
     match stage {
@@ -283,7 +300,7 @@ async fn next(service: &Inner, stage: Stage) -> Option<(Option<Value>, Stage)> {
             let look = (SystemClock.now() + LOOK).min(heartbeat);
             if let Some(acquired) = SystemClock.before(look, acquisition.as_mut()).await {
                 return Some(match acquired {
-                    Ok(acquired) => begin(service, acquired),
+                    Ok(acquired) => begin(service, confirms, acquired),
                     Err(error) => {
                         let line = json!({ "event": "failed", "problem": Problem::from(&error) });
                         (Some(line), Stage::Ended)
@@ -307,13 +324,20 @@ async fn next(service: &Inner, stage: Stage) -> Option<(Option<Value>, Stage)> {
                 return Some((None, Stage::Waiting { acquisition, progress, position }));
             }
         },
-        Stage::Acquired(acquired) => Some(begin(service, acquired)),
+        Stage::Acquired(acquired) => Some(begin(service, confirms, acquired)),
         Stage::Held(mut held) => {
-            let guard = held.guard.as_ref()?;
+            let Held { guard, until, confirmation, .. } = &mut held;
+            let guard = guard.as_ref()?;
+            let unconfirmed = async {
+                match confirmation {
+                    Some(confirmation) => confirmation.missing().await,
+                    None => future::pending().await,
+                }
+            };
             // A renewal before the deadline is read is not missed.
             let renewed = guard.renewed();
             let deadline = guard.deadline();
-            let is_known = deadline == held.until || !guard.is_held();
+            let is_known = deadline == *until || !guard.is_held();
             let renewed = async move { if is_known { renewed.await } else { Some(deadline) } };
             let change = async {
                 tokio::select! {
@@ -324,6 +348,7 @@ async fn next(service: &Inner, stage: Stage) -> Option<(Option<Value>, Stage)> {
                     },
                     // The locks stay taken for the lease.
                     () = service.closes() => Change::Ended,
+                    () = unconfirmed => Change::Ended,
                 }
             };
             // In a box: the future of a stream exists as long as the stream.
@@ -359,16 +384,19 @@ async fn next(service: &Inner, stage: Stage) -> Option<(Option<Value>, Stage)> {
 }
 
 /// Returns the line of an acquisition that has ended, and the state after it.
-fn begin(service: &Inner, acquired: Acquired) -> (Option<Value>, Stage) {
+fn begin(service: &Inner, confirms: bool, acquired: Acquired) -> (Option<Value>, Stage) {
     match acquired {
         Acquired::Held { guard, mut granted } => {
             let until = guard.deadline();
             granted.insert("event".to_owned(), "granted".into());
             granted.insert("until".to_owned(), json!(service.clock.at(until)));
-            let ttl =
-                guard.guards().first().and_then(|guard| guard.handle().ok()).map(|handle| ms(handle.ttl()));
-            granted.insert("ttl_ms".to_owned(), ttl.into());
-            let held = Held { guard: Some(guard), until, _counted: service.held.clone() };
+            let handle = guard.guards().first().and_then(|guard| guard.handle().ok());
+            granted.insert("ttl_ms".to_owned(), handle.as_ref().map(|handle| ms(handle.ttl())).into());
+            let expect = |handle: HoldHandle| {
+                service.confirmations.expect(handle.id(), SystemClock.now() + handle.ttl() / CONFIRMED)
+            };
+            let confirmation = handle.filter(|_| confirms).map(expect);
+            let held = Held { guard: Some(guard), until, confirmation, _counted: service.held.clone() };
             (Some(granted.into()), Stage::Held(held))
         }
         Acquired::Not(line) => (Some(line), Stage::Ended),

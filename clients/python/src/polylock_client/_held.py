@@ -41,6 +41,9 @@ class Held:
         self._deadline = stream.deadline(granted["until"], GRANT_AGE)
         # The server renews at a third of the lease. Random, so that the clients of a server that has ended renew one after the other.
         self._late = self._ttl * random.uniform(0.4, 0.6)
+        # The server renews a lock only after its client has done so, in a quarter of the lease. A short hold ends before.
+        self._confirm_at = now() + self._ttl / 8
+        self._confirmed = False
         self._renewing = False
         self._changed = threading.Condition()
         self._ended = False
@@ -141,6 +144,7 @@ class Held:
         with self._changed:
             self._renewing = False
             if deadlines:
+                self._confirmed = True
                 self._extend(min(deadlines))
 
     def _watch(self) -> None:
@@ -151,8 +155,9 @@ class Held:
                 left = self._deadline - now()
                 if left <= 0:
                     break
-                # The stream has ended, or its server is silent.
-                if left < self._late and not self._renewing:
+                # The stream has ended, or its server is silent, or the grant is not confirmed yet.
+                is_due = left < self._late or (not self._confirmed and now() >= self._confirm_at)
+                if is_due and not self._renewing:
                     self._renewing = True
                     threading.Thread(target=self._renew, name=f"polylock {self.name}", daemon=True).start()
                 self._changed.wait(min(left, tick))

@@ -98,7 +98,7 @@ class Servers:
         begin = now()
 
         def on(connection: http.client.HTTPConnection, url: str) -> Stream:
-            settings = dict(body)
+            settings = {**body, "confirm": True}
             if wait is not None:
                 settings["wait"] = text(max(wait - (now() - begin), 0))
             sent = now()

@@ -11,6 +11,23 @@ pub(super) const MUTANTS: &[Mutant] = &[
         test: ("units of library polylock_server", "events::tests::all_streams_end_at_a_shutdown"),
     },
     Mutant {
+        name: "http: the server renews a lock although its client has not confirmed the grant",
+        file: "crates/polylock-server/src/streams.rs",
+        from: "handle.filter(|_| confirms)",
+        to: "handle.filter(|_| false && confirms)",
+        test: (
+            "units of library polylock_server",
+            "confirmations::tests::a_grant_without_its_confirmation_lasts_for_one_lease",
+        ),
+    },
+    Mutant {
+        name: "http: the server ends a lock although its client has confirmed the grant",
+        file: "crates/polylock-server/src/confirmations.rs",
+        from: "confirm.send(()).ok();",
+        to: "confirm.is_closed();",
+        test: ("units of library polylock_server", "confirmations::tests::a_confirmed_grant_is_renewed"),
+    },
+    Mutant {
         name: "http: the server carries out claims that have expired",
         file: "crates/polylock-server/src/operations.rs",
         from: "expires.has_passed(service.clock.now()) {",
