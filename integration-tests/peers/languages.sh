@@ -29,4 +29,4 @@ BOOTTIME_OFFSET=$(python3 -c 'from time import *; print(clock_gettime_ns(CLOCK_B
 export BOOTTIME_OFFSET PYTHONPATH=$PWD/clients/python/src POLYLOCK_CLIENT=$out/typescript/dist/index.js
 # `scripts/test.sh` puts servers there that the system lacks.
 export PATH=$PATH:$target/test-servers/bin
-exec "$target/debug/chaos" --store http_postgres --worker "$out/bin/languages" "$@"
+exec "$target/debug/chaos" --store http_languages --worker "$out/bin/languages" "$@"

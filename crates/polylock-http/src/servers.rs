@@ -220,13 +220,20 @@ impl Servers {
         }
     }
 
-    /// Sends a release of a request to the servers that may still carry out a claim of it, in the background.
+    /// Sends a release of a request to the servers that may still carry out a claim of it, in the background. A claim that was carried out
+    /// although its server is not reachable until it has expired is then released on any server.
     pub(crate) fn release_unanswered(&self, request: &Request) {
         let unanswered = self.shared.lock_unanswered().remove(&request.id).unwrap_or_default();
         for Unanswered { server, until, .. } in unanswered {
-            let (server, body) = (self.shared.servers[server].clone(), RequestBody::from(request));
+            let (shared, body, end) = (self.shared.clone(), RequestBody::from(request), until + request.ttl);
             let releasing = io::run(NAME, async move {
-                while SystemClock.now() < until {
+                let mut at = server;
+                while SystemClock.now() < end {
+                    let is_carried_out = SystemClock.now() >= until;
+                    if is_carried_out {
+                        at = (at + 1) % shared.servers.len();
+                    }
+                    let server = &shared.servers[at];
                     let released =
                         server.post::<_, serde::de::IgnoredAny>(paths::RELEASE, &body, SHARE).await;
                     if released.is_ok() {

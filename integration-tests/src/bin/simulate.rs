@@ -56,7 +56,9 @@ fn main() -> io::Result<ExitCode> {
         (Some(seed), None, None) => replay(&Plan::draw(store, seed, planted)),
         (seed, runs, seconds) => {
             let seconds = seconds.or(runs.is_none().then_some(10)).map(Duration::from_secs);
-            let limits = Limits { runs: runs.unwrap_or(u64::MAX), time: seconds.unwrap_or(Duration::MAX) };
+            let limits =
+                Limits { runs: runs.unwrap_or(u64::MAX), ..Limits::time(seconds.unwrap_or(Duration::MAX)) };
+            let limits = limits.on_all_cores();
             let search = Search::run(store, planted, seed.unwrap_or_else(first_seed), limits)?;
             println!("{search}");
             append(&arguments, &search)?;
@@ -75,7 +77,7 @@ fn search_all_planted(times: u32, arguments: &Arguments) -> io::Result<ExitCode>
     let mut missed = 0;
     for planted in Planted::value_variants() {
         for _ in 0..times {
-            let limits = Limits::time(LONGEST_SEARCH);
+            let limits = Limits::time(LONGEST_SEARCH).on_all_cores();
             let search = Search::run(planted.store(), Some(*planted), first_seed(), limits)?;
             println!("{planted:?}: {search}");
             append(arguments, &search)?;

@@ -1,7 +1,7 @@
 //! The promises that are checked after a run.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     time::Duration,
 };
 
@@ -66,7 +66,8 @@ pub fn check(observed: &Observed, configuration: &Configuration, is_fifo: bool) 
     found
 }
 
-/// Returns the holds that the store has shown for a while although no client had them, and no fault concerned their process.
+/// Returns the holds that the store has shown for a while although no client had them, and no fault concerned their process. A client may die
+/// before it has written its token, or a grant may not reach it: then no client has the hold until its lease ends.
 fn orphans<'o>(observed: &'o Observed, configuration: &'o Configuration) -> impl Iterator<Item = Found> + 'o {
     let mut sections: HashMap<(&str, u64), &Section> = HashMap::new();
     for section in &observed.sections {
@@ -78,8 +79,7 @@ fn orphans<'o>(observed: &'o Observed, configuration: &'o Configuration) -> impl
         let process = observed.process_of_owner(owner);
         let disturbances = by_process.entry(process).or_insert_with(|| {
             let faults = match process {
-                // A client has the lease before it writes its token. If it is killed between the two, the store shows the hold before.
-                _ if configuration.name == "azure" => {
+                _ if configuration.loses_grants => {
                     Disturbances::of(observed, configuration, configuration.longest_lease())
                 }
                 Some(process) => Disturbances::of_process(observed, configuration, process),
@@ -91,8 +91,16 @@ fn orphans<'o>(observed: &'o Observed, configuration: &'o Configuration) -> impl
         let from = disturbances.last_before(*to).max(*from);
         // A hold that is not released exists until its lease expires.
         let is_orphan = section.is_none_or(|section| !section.open && section.end() < from);
-        let what = || format!("the store shows a hold of {lock} with token {token} that no client has");
-        (is_orphan && to - from >= nanos(ORPHAN)).then(|| Found {
+        let what = || {
+            let (time, owner) = (Duration::from_nanos(to - shown.span.0), process.unwrap_or(owner));
+            format!("the store shows {owner}'s hold of {lock} with token {token} for {time:.1?}, and no client has it")
+        };
+        // Nobody renews a grant that its client has not received.
+        let is_renewed = configuration.loses_grants
+            && section.is_none()
+            && to - shown.span.0 >= nanos(configuration.longest_lease() + ORPHAN);
+        let is_orphan = is_orphan && (is_renewed || to - from >= nanos(ORPHAN));
+        is_orphan.then(|| Found {
             violation: Violation::new(*to, "orphan", what()),
             lock: Some(lock.clone()),
             span: (section.map_or(from, |section| section.acquired), *to),
@@ -107,11 +115,28 @@ fn idle(observed: &Observed, disturbances: &Disturbances, configuration: &Config
     let limit = nanos(if configuration.name == "azure" { 2 * IDLE } else { IDLE });
     let mut sorted: Vec<&Section> = observed.sections.iter().collect();
     sorted.sort_by_key(|section| section.acquired);
+    let tokens: HashSet<(&str, Option<u64>)> =
+        sorted.iter().map(|section| (&*section.lock, section.token)).collect();
+    let lost = |shown: &&Shown| !tokens.contains(&(&*shown.lock, Some(shown.token)));
+    let lost: Vec<&Shown> =
+        observed.shown.iter().filter(|_| configuration.loses_grants).filter(lost).collect();
+    // A client may wait on a server that does not reply any more.
+    let mut silences: HashMap<&str, Disturbances> = HashMap::new();
     let mut free_from: BTreeMap<&str, (u64, &str)> = BTreeMap::new();
     let mut found = Vec::new();
     for section in sorted {
         let free = free_from.entry(&section.lock).or_insert((0, "idle"));
         let reason = section.invoked.max(free.0).max(disturbances.last_before(section.acquired));
+        // The lock was not free while the store showed a grant that its client has not received.
+        let lost = lost.iter().filter(|shown| shown.lock == section.lock && shown.span.1 < section.acquired);
+        let reason = lost.map(|shown| shown.span.1).fold(reason, u64::max);
+        let silent = configuration.silence.map_or(0, |silence| {
+            let process = process_of(&section.client);
+            let of_process =
+                || Disturbances::of_process(observed, configuration, process).settling_for(silence);
+            silences.entry(process).or_insert_with(of_process).last_before(section.acquired)
+        });
+        let reason = reason.max(silent);
         let idle = section.acquired.saturating_sub(reason);
         if idle > limit {
             let what = format!("free for {:.1?} before: {section}", Duration::from_nanos(idle));
@@ -270,6 +295,13 @@ mod tests {
         assert_eq!(kinds_on("azure", &observed), [""; 0], "it may have had the lease");
         observed.shown[0].span.1 = 20 * S;
         assert_eq!(kinds_on("azure", &observed), ["orphan"], "that lease has ended");
+        // Nobody renews a grant that the network has lost, also while faults happen.
+        observed.applied =
+            vec![Applied { action: Action::StopServers { first: 0, count: 1 }, from: 0, to: 20 * S }];
+        observed.shown = vec![shown(9, S, 11 * S)];
+        assert_eq!(kinds_on("http_languages", &observed), [""; 0]);
+        observed.shown = vec![shown(9, S, 13 * S)];
+        assert_eq!(kinds_on("http_languages", &observed), ["orphan"], "it was renewed");
     }
 
     #[test]

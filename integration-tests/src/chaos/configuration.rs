@@ -32,6 +32,11 @@ pub struct Configuration {
     pub restores: bool,
     /// The time after a fault of a server in which the servers may elect a leader: requests wait for it.
     pub election: Duration,
+    /// True if a client may end, or give up, between a grant and its receipt. The store then shows a hold that no client has, for a lease.
+    pub loses_grants: bool,
+    /// The time after which a client gives up a server that does not reply. Those of the lock service, in several languages, are started by
+    /// `languages.sh`.
+    pub silence: Option<Duration>,
     /// The promises that it does not make, each with the reason. A run is expected to break one of them.
     pub unpromised: &'static [Promise],
     /// The reason, for the page.
@@ -73,9 +78,14 @@ const PROMISED: Configuration = Configuration {
     large: Large { crowd: 0, rush: 0 },
     restores: false,
     election: Duration::ZERO,
+    loses_grants: false,
+    silence: None,
     unpromised: &[],
     why: "",
 };
+
+/// The silence after which the clients of the lock service give a server up.
+const SILENCE: Duration = Duration::from_secs(15);
 
 /// For a server to which each claim is a message.
 const LARGE: Large = Large { crowd: 2500, rush: 2500 };
@@ -113,6 +123,7 @@ pub const AZURE: Configuration = Configuration {
     settings: azurite::DURABLE,
     keys: TIMEOUTS,
     leases: (15_000, 15_000),
+    loses_grants: true,
     ..PROMISED
 };
 
@@ -194,6 +205,7 @@ pub const CONFIGURATIONS: &[Configuration] = &[
     ZOOKEEPER,
     AZURE,
     HTTP_POSTGRES,
+    Configuration { name: "http_languages", loses_grants: true, silence: Some(SILENCE), ..HTTP_POSTGRES },
     Configuration {
         name: "postgres_listen_off",
         keys: "polylock.listen=off&polylock.operation_timeout=1s&polylock.outage=2s",

@@ -35,7 +35,7 @@ pub struct Next {
 /// Returns the run that these records need most among the configurations that `is_chosen` selects, or `None` if they meet all goals.
 #[must_use]
 pub fn next(records: &[Record], is_chosen: impl Fn(&Configuration) -> bool) -> Option<Next> {
-    let chosen = CONFIGURATIONS.iter().filter(|configuration| is_chosen(configuration));
+    let chosen = CONFIGURATIONS.iter().filter(|it| it.silence.is_none() && is_chosen(it));
     let next = chosen.map(|configuration| {
         let name = configuration.name;
         let own = records.iter().filter(|record| record.is_run_of(name));

@@ -1,14 +1,24 @@
 //! A search for a failing run, and its record for `docs/safety.md`.
 
-use std::{fmt, io, time::Duration};
+use std::{
+    fmt, io,
+    num::NonZero,
+    panic::resume_unwind,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+    time::Duration,
+};
 
 use clap::ValueEnum;
-use polylock_core::{Clock, SystemClock};
+use polylock_core::{Clock, SystemClock, sync::lock};
 
 use super::{
     check::Violation,
     plan::{Plan, Planted, StoreKind},
-    world,
+    world::{self, Outcome},
 };
 use crate::chaos::record::{self, Record};
 
@@ -37,13 +47,21 @@ pub struct Limits {
     pub runs: u64,
     /// The time after which no further run begins.
     pub time: Duration,
+    /// The number of runs at the same time.
+    pub threads: usize,
 }
 
 impl Limits {
-    /// Limits the time alone.
+    /// Limits the time alone, with one run after the other.
     #[must_use]
     pub const fn time(time: Duration) -> Self {
-        Self { runs: u64::MAX, time }
+        Self { runs: u64::MAX, time, threads: 1 }
+    }
+
+    /// Runs as many at the same time as the machine has cores.
+    #[must_use]
+    pub fn on_all_cores(self) -> Self {
+        Self { threads: thread::available_parallelism().map_or(1, NonZero::get), ..self }
     }
 }
 
@@ -53,17 +71,38 @@ impl Search {
     /// # Errors
     /// If the operating system refuses resources of a run.
     pub fn run(store: StoreKind, planted: Option<Planted>, first: u64, limits: Limits) -> io::Result<Self> {
-        let (began, mut search) = (SystemClock.now(), Self::new(store, planted, first));
-        while search.found.is_none() && search.runs < limits.runs && search.took < limits.time {
-            let plan = Plan::draw(store, first + search.runs, planted);
-            let outcome = world::run(&plan, false)?;
-            search.runs += 1;
-            search.sections += outcome.sections as u64;
-            search.faults += plan.faults.len() as u64;
-            search.found = outcome.violations.into_iter().next().map(|violation| (plan, violation));
-            search.took = SystemClock.now().since(began);
-        }
-        Ok(search)
+        let (began, next) = (SystemClock.now(), AtomicU64::new(0));
+        let search = Mutex::new(Self::new(store, planted, first));
+        let run = || -> io::Result<()> {
+            loop {
+                let is_over = lock(&search).found.is_some() || SystemClock.now().since(began) >= limits.time;
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                if is_over || number >= limits.runs {
+                    return Ok(());
+                }
+                let plan = Plan::draw(store, first + number, planted);
+                let outcome = world::run(&plan, false)?;
+                lock(&search).add(plan, outcome);
+            }
+        };
+        thread::scope(|scope| {
+            let threads: Vec<_> = (0..limits.threads).map(|_| scope.spawn(run)).collect();
+            threads
+                .into_iter()
+                .try_for_each(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)))
+        })?;
+        let search = search.into_inner().unwrap_or_else(PoisonError::into_inner);
+        Ok(Self { took: SystemClock.now().since(began), ..search })
+    }
+
+    /// Adds a run. Of several failing ones, the search has found that with the first seed.
+    fn add(&mut self, plan: Plan, outcome: Outcome) {
+        self.runs += 1;
+        self.sections += outcome.sections as u64;
+        self.faults += plan.faults.len() as u64;
+        let is_first = self.found.as_ref().is_none_or(|(found, _)| plan.seed < found.seed);
+        let violation = outcome.violations.into_iter().next();
+        self.found = violation.filter(|_| is_first).map(|violation| (plan, violation)).or(self.found.take());
     }
 
     const fn new(store: StoreKind, planted: Option<Planted>, first: u64) -> Self {

@@ -114,7 +114,7 @@ fn the_seeds_that_have_found_bugs_are_sound() {
 
 /// Searches from a random seed until a run with the planted bug fails.
 fn find(planted: Planted) {
-    let limits = Limits::time(LONGEST_SEARCH);
+    let limits = Limits::time(LONGEST_SEARCH).on_all_cores();
     let search = Search::run(planted.store(), Some(planted), search::first_seed(), limits).unwrap();
     assert!(search.found.is_some(), "{planted:?}: {search}");
     println!("{planted:?}: {search}");

@@ -29,6 +29,10 @@ use crate::{
     observer,
 };
 
+/// The longest pause before a release is repeated, before the jitter: a lock whose release has failed during an outage is free at most a
+/// second after the store is back.
+const LONGEST_PAUSE: Duration = Duration::from_millis(400);
+
 /// The state that all locks of one store share.
 pub(crate) struct StoreContext {
     pub(crate) store: Store,
@@ -228,7 +232,7 @@ impl StoreContext {
         T: Send + 'static,
         F: Future<Output = Result<T>> + Send + 'static,
     {
-        let mut backoff = Backoff::up_to(request.ttl / 10);
+        let mut backoff = Backoff::up_to(LONGEST_PAUSE.min(request.ttl / 10));
         loop {
             let mut attempt = self.start(operation, Some(&request.name), &mut call);
             let reply = tokio::select! {
