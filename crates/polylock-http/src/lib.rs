@@ -4,6 +4,7 @@ mod alerts;
 mod backend;
 mod config;
 mod connect;
+mod connection;
 mod error;
 mod inspect;
 mod interfaces;

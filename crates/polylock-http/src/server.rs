@@ -8,15 +8,19 @@ use std::{
 use http::header::AUTHORIZATION;
 use polylock_core::{Clock, SystemClock, server_clock::ServerClock};
 use polylock_protocol::{CLOCK, Problem, ServerTime, StoreBody, paths};
-use reqwest::{Client, RequestBuilder, Response};
+use reqwest::{RequestBuilder, Response};
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::{config::Config, error::Failure};
+use crate::{
+    config::Config,
+    connection::{Connection, Sending},
+    error::Failure,
+};
 
 /// One server.
 #[derive(Debug)]
 pub(crate) struct Server {
-    client: Client,
+    connection: Connection,
     /// The URL, without a path.
     pub(crate) base: String,
     authorization: Option<String>,
@@ -26,10 +30,10 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    pub(crate) fn new(client: Client, config: &Config, server: &str) -> Self {
+    pub(crate) fn new(connection: Connection, config: &Config, server: &str) -> Self {
         let authorization = config.token.as_ref().map(|token| format!("Bearer {token}"));
         Self {
-            client,
+            connection,
             base: config.base(server),
             authorization,
             clock: Mutex::default(),
@@ -45,10 +49,10 @@ impl Server {
         limit: Duration,
     ) -> Result<T, Failure> {
         let body = serde_json::to_vec(body).map_err(|error| Failure::Invalid(error.to_string()))?;
-        let request = self.client.post(format!("{}{path}", self.base)).timeout(limit);
+        let sending = self.connection.send();
+        let request = sending.client.post(format!("{}{path}", self.base)).timeout(limit);
         let request = request.header(http::header::CONTENT_TYPE, "application/json").body(body);
-        let bytes = self.reply(request).await?;
-        let bytes = bytes.bytes().await.map_err(|error| Failure::of(&error))?;
+        let bytes = self.complete(&sending, request).await?;
         serde_json::from_slice(&bytes).map_err(|error| {
             Failure::Invalid(format!("the reply of {path} is not one of this version of polylock: {error}"))
         })
@@ -59,8 +63,9 @@ impl Server {
         if let Some(known) = self.lock_store().clone() {
             return Ok(known);
         }
-        let request = self.client.get(format!("{}{}", self.base, paths::STORE)).timeout(limit);
-        let bytes = self.reply(request).await?.bytes().await.map_err(|error| Failure::of(&error))?;
+        let sending = self.connection.send();
+        let request = sending.client.get(format!("{}{}", self.base, paths::STORE)).timeout(limit);
+        let bytes = self.complete(&sending, request).await?;
         let store: StoreBody = serde_json::from_slice(&bytes).map_err(|_| {
             Failure::Invalid("it is not a lock service of polylock, or one of another version".to_owned())
         })?;
@@ -70,7 +75,8 @@ impl Server {
 
     /// Opens the stream of the names of broken locks.
     pub(crate) async fn alerts(&self) -> Result<Response, Failure> {
-        self.reply(self.client.get(format!("{}{}", self.base, paths::ALERTS))).await
+        let sending = self.connection.send();
+        self.reply(&sending, sending.client.get(format!("{}{}", self.base, paths::ALERTS))).await
     }
 
     /// Returns the time by the clock of the server at which a claim expires that is sent now and abandoned after `limit`; `None` before
@@ -81,12 +87,26 @@ impl Server {
         Some(ServerTime { server: *server, us: clock.expiry_us(limit)? })
     }
 
-    async fn reply(&self, mut request: RequestBuilder) -> Result<Response, Failure> {
+    /// Returns the whole reply, within the time limit of the request.
+    async fn complete(&self, sending: &Sending, request: RequestBuilder) -> Result<Vec<u8>, Failure> {
+        let reply = async {
+            let response = self.reply(sending, request).await?;
+            response.bytes().await.map(Vec::from).map_err(|error| Failure::of(&error))
+        };
+        let reply = reply.await;
+        if reply.as_ref().is_err_and(Failure::is_unanswered) {
+            self.connection.unanswered(sending);
+        }
+        reply
+    }
+
+    async fn reply(&self, sending: &Sending, mut request: RequestBuilder) -> Result<Response, Failure> {
         if let Some(authorization) = &self.authorization {
             request = request.header(AUTHORIZATION, authorization);
         }
         let sent = SystemClock.now();
         let response = request.send().await.map_err(|error| Failure::of(&error))?;
+        self.connection.replied(sending);
         let time = response.headers().get(CLOCK).and_then(|time| time.to_str().ok()?.parse().ok());
         if let Some(ServerTime { server, us }) = time {
             let mut clock = self.lock_clock();

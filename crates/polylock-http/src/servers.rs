@@ -10,12 +10,12 @@ use std::{
 
 use futures_util::FutureExt;
 use polylock_core::{
-    Clock, Error, Moment, Operation, Request, Result, SystemClock, io, requests::RequestTable,
+    Clock, ConfigError, Error, Moment, Operation, Request, Result, SystemClock, io, requests::RequestTable,
 };
 use polylock_protocol::{ClaimBody, ClaimReply, RequestBody, StoreBody, paths};
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::{NAME, config::Config, error::Failure, server::Server, tls};
+use crate::{NAME, config::Config, connection::Connection, error::Failure, server::Server, tls};
 
 /// The longest time that a server gets while there is another one.
 const SHARE: Duration = Duration::from_millis(700);
@@ -60,18 +60,26 @@ struct Unanswered {
 }
 
 /// Returns the servers on new connections, which are opened at the first request of each.
-fn servers(config: &Config) -> Result<Vec<Arc<Server>>> {
+pub(crate) fn servers(config: &Config) -> Result<Vec<Arc<Server>>> {
+    let client = client(config)?;
+    let server = |name: &String| {
+        let config_of_new = config.clone();
+        let connection = Connection::new(client.clone(), Arc::new(move || self::client(&config_of_new)));
+        Arc::new(Server::new(connection, config, name))
+    };
+    Ok(config.servers.iter().map(server).collect())
+}
+
+/// Returns a client without a connection.
+pub(crate) fn client(config: &Config) -> Result<reqwest::Client, ConfigError> {
     let client = reqwest::Client::builder()
         .connect_timeout(config.operation_timeout.min(SHARE * 2))
         .redirect(reqwest::redirect::Policy::none())
         .tcp_nodelay(true)
         .http2_keep_alive_interval(PINGS.0)
         .http2_keep_alive_timeout(PINGS.1);
-    let client = tls::configure(client, config)?.build().map_err(|error| {
-        polylock_core::ConfigError::new("store", format!("can't create the HTTP client: {error}"))
-    })?;
-    let servers = config.servers.iter();
-    Ok(servers.map(|server| Arc::new(Server::new(client.clone(), config, server))).collect())
+    let client = tls::configure(client, config)?.build();
+    client.map_err(|error| ConfigError::new("store", format!("can't create the HTTP client: {error}")))
 }
 
 impl Servers {

@@ -28,6 +28,13 @@ pub(super) const MUTANTS: &[Mutant] = &[
         test: ("units of library polylock_server", "confirmations::tests::a_confirmed_grant_is_renewed"),
     },
     Mutant {
+        name: "http: requests stay on a silent connection",
+        file: "crates/polylock-http/src/server.rs",
+        from: "self.connection.unanswered(sending);",
+        to: "let _ = &self.connection;",
+        test: ("units of library polylock_http", "connection::tests::a_silent_connection_is_replaced"),
+    },
+    Mutant {
         name: "http: the server carries out claims that have expired",
         file: "crates/polylock-server/src/operations.rs",
         from: "expires.has_passed(service.clock.now()) {",
