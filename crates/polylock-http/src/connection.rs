@@ -26,7 +26,7 @@ struct Current {
     number: u64,
     /// The time of the last reply on it.
     replied: Moment,
-    is_replaced: bool,
+    is_being_replaced: bool,
 }
 
 /// A request on one of the connections.
@@ -45,7 +45,7 @@ impl fmt::Debug for Connection {
 
 impl Connection {
     pub(crate) fn new(client: Client, create: Create) -> Self {
-        let current = Current { client, number: 0, replied: SystemClock.now(), is_replaced: false };
+        let current = Current { client, number: 0, replied: SystemClock.now(), is_being_replaced: false };
         Self { create, current: Arc::new(Mutex::new(current)) }
     }
 
@@ -66,23 +66,23 @@ impl Connection {
     /// Records that a request has no reply in time. If no other one has had a reply since then, further requests use a new connection.
     pub(crate) fn unanswered(&self, request: &Sending) {
         let mut current = self.lock();
-        if current.number != request.number || current.replied >= request.sent || current.is_replaced {
+        if current.number != request.number || current.replied >= request.sent || current.is_being_replaced {
             return;
         }
-        current.is_replaced = true;
+        current.is_being_replaced = true;
         drop(current);
         let this = self.clone();
         // It may read the certificates of the system.
         tokio::task::spawn_blocking(move || {
             let new = (this.create)();
             let mut current = this.lock();
-            current.is_replaced = false;
+            current.is_being_replaced = false;
             if let Ok(client) = new {
                 *current = Current {
                     client,
                     number: current.number + 1,
                     replied: SystemClock.now(),
-                    is_replaced: false,
+                    is_being_replaced: false,
                 };
             }
         });
@@ -107,7 +107,7 @@ mod tests {
     const LIMIT: Duration = Duration::from_millis(50);
 
     #[tokio::test]
-    async fn a_silent_connection_is_replaced() {
+    async fn a_silent_connection_is_being_replaced() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("polylock+http://{}", listener.local_addr().unwrap());
         let server = servers::servers(&Config::new(&url).unwrap()).unwrap().remove(0);
@@ -132,7 +132,7 @@ mod tests {
         let slow = connection.send();
         connection.replied(&connection.send());
         connection.unanswered(&slow);
-        assert!(!connection.lock().is_replaced);
+        assert!(!connection.lock().is_being_replaced);
         let silent = connection.send();
         connection.unanswered(&silent);
         while connection.send().number == 0 {
@@ -140,6 +140,6 @@ mod tests {
         }
         // The next one is not replaced for it.
         connection.unanswered(&silent);
-        assert!(!connection.lock().is_replaced);
+        assert!(!connection.lock().is_being_replaced);
     }
 }

@@ -116,11 +116,9 @@ pub(crate) async fn put(
     let only_renews = headers.get(header::IF_MATCH).is_some_and(|value| value == "*");
     // Dropped with this future, when the client disconnects.
     let (_waits, gone) = oneshot::channel::<()>();
-    if only_renews {
-        service.confirmations.confirm(&request.id);
-    }
     let outcome = service.run(|service, backend| async move {
         if only_renews {
+            service.confirmations.confirm(&request.id);
             return renew(&*backend, &Arc::new(request)).await;
         }
         claim(&service, &*backend, &request, wait, gone).await

@@ -111,8 +111,7 @@ fn orphans<'o>(observed: &'o Observed, configuration: &'o Configuration) -> impl
 /// Returns the grants of locks that were free for too long before. The lock of a killed client is an orphan.
 fn idle(observed: &Observed, disturbances: &Disturbances, configuration: &Configuration) -> Vec<Found> {
     let lease = nanos(configuration.longest_lease());
-    // A client in another process polls less often on a service that charges for requests.
-    let limit = nanos(if configuration.name == "azure" { 2 * IDLE } else { IDLE });
+    let limit = nanos(if configuration.polls { 2 * IDLE } else { IDLE });
     let mut sorted: Vec<&Section> = observed.sections.iter().collect();
     sorted.sort_by_key(|section| section.acquired);
     let tokens: HashSet<(&str, Option<u64>)> =
@@ -175,8 +174,7 @@ fn losses<'o>(observed: &'o Observed, configuration: &'o Configuration) -> impl 
 
 /// Returns a violation if hand-overs are slow although no fault happens.
 fn slow(observed: &Observed, disturbances: &Disturbances, configuration: &Configuration) -> Option<Found> {
-    // Its clients poll between processes.
-    if configuration.name == "azure" {
+    if configuration.polls {
         return None;
     }
     let mut by_lock: BTreeMap<&str, Vec<&Section>> = BTreeMap::new();

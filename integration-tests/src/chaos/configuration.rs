@@ -32,6 +32,8 @@ pub struct Configuration {
     pub restores: bool,
     /// The time after a fault of a server in which the servers may elect a leader: requests wait for it.
     pub election: Duration,
+    /// True if a client polls for the releases of other processes, which it does less often on a service that charges for requests.
+    pub polls: bool,
     /// True if a client may end, or give up, between a grant and its receipt. The store then shows a hold that no client has, for a lease.
     pub loses_grants: bool,
     /// The time after which a client gives up a server that does not reply. Those of the lock service, in several languages, are started by
@@ -78,6 +80,7 @@ const PROMISED: Configuration = Configuration {
     large: Large { crowd: 0, rush: 0 },
     restores: false,
     election: Duration::ZERO,
+    polls: false,
     loses_grants: false,
     silence: None,
     unpromised: &[],
@@ -123,6 +126,7 @@ pub const AZURE: Configuration = Configuration {
     settings: azurite::DURABLE,
     keys: TIMEOUTS,
     leases: (15_000, 15_000),
+    polls: true,
     loses_grants: true,
     ..PROMISED
 };
