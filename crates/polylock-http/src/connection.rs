@@ -107,7 +107,7 @@ mod tests {
     const LIMIT: Duration = Duration::from_millis(50);
 
     #[tokio::test]
-    async fn a_silent_connection_is_being_replaced() {
+    async fn a_silent_connection_is_replaced() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("polylock+http://{}", listener.local_addr().unwrap());
         let server = servers::servers(&Config::new(&url).unwrap()).unwrap().remove(0);
