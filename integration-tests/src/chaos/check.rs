@@ -95,11 +95,15 @@ fn orphans<'o>(observed: &'o Observed, configuration: &'o Configuration) -> impl
             let (time, owner) = (Duration::from_nanos(to - shown.span.0), process.unwrap_or(owner));
             format!("the store shows {owner}'s hold of {lock} with token {token} for {time:.1?}, and no client has it")
         };
-        // Nobody renews a grant that its client has not received.
-        let is_renewed = configuration.loses_grants
-            && section.is_none()
-            && to - shown.span.0 >= nanos(configuration.longest_lease() + ORPHAN);
-        let is_orphan = is_orphan && (is_renewed || to - from >= nanos(ORPHAN));
+        // Nobody renews a grant of a lock service that its client has not received. The owner is the server, also while the client waits on
+        // another one.
+        let is_lost = configuration.loses_grants && section.is_none() && process.is_none();
+        let is_orphan = is_orphan
+            && if is_lost {
+                to - shown.span.0 >= nanos(configuration.longest_lease() + ORPHAN)
+            } else {
+                to - from >= nanos(ORPHAN)
+            };
         is_orphan.then(|| Found {
             violation: Violation::new(*to, "orphan", what()),
             lock: Some(lock.clone()),
@@ -296,9 +300,10 @@ mod tests {
         // Nobody renews a grant that the network has lost, also while faults happen.
         observed.applied =
             vec![Applied { action: Action::StopServers { first: 0, count: 1 }, from: 0, to: 20 * S }];
-        observed.shown = vec![shown(9, S, 11 * S)];
+        let of_server = |to| vec![Shown { owner: "host:99".to_owned(), ..shown(9, S, to) }];
+        observed.shown = of_server(11 * S);
         assert_eq!(kinds_on("http_languages", &observed), [""; 0]);
-        observed.shown = vec![shown(9, S, 13 * S)];
+        observed.shown = of_server(13 * S);
         assert_eq!(kinds_on("http_languages", &observed), ["orphan"], "it was renewed");
     }
 
