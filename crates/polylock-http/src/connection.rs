@@ -3,10 +3,10 @@
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
 };
 
-use polylock_core::{Clock, ConfigError, Moment, SystemClock};
+use polylock_core::{Clock, ConfigError, Moment, SystemClock, sync::lock};
 use reqwest::Client;
 
 /// Creates a client, which has no connection yet.
@@ -51,13 +51,13 @@ impl Connection {
 
     /// Begins a request.
     pub(crate) fn send(&self) -> Sending {
-        let current = self.lock();
+        let current = lock(&self.current);
         Sending { client: current.client.clone(), number: current.number, sent: SystemClock.now() }
     }
 
     /// Records that a request has a reply.
     pub(crate) fn replied(&self, request: &Sending) {
-        let mut current = self.lock();
+        let mut current = lock(&self.current);
         if current.number == request.number {
             current.replied = SystemClock.now();
         }
@@ -65,7 +65,7 @@ impl Connection {
 
     /// Records that a request has no reply in time. If no other one has had a reply since then, further requests use a new connection.
     pub(crate) fn unanswered(&self, request: &Sending) {
-        let mut current = self.lock();
+        let mut current = lock(&self.current);
         if current.number != request.number || current.replied >= request.sent || current.is_being_replaced {
             return;
         }
@@ -75,7 +75,7 @@ impl Connection {
         // It may read the certificates of the system.
         tokio::task::spawn_blocking(move || {
             let new = (this.create)();
-            let mut current = this.lock();
+            let mut current = lock(&this.current);
             current.is_being_replaced = false;
             if let Ok(client) = new {
                 *current = Current {
@@ -86,10 +86,6 @@ impl Connection {
                 };
             }
         });
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Current> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -132,7 +128,7 @@ mod tests {
         let slow = connection.send();
         connection.replied(&connection.send());
         connection.unanswered(&slow);
-        assert!(!connection.lock().is_being_replaced);
+        assert!(!lock(&connection.current).is_being_replaced);
         let silent = connection.send();
         connection.unanswered(&silent);
         while connection.send().number == 0 {
@@ -140,6 +136,6 @@ mod tests {
         }
         // The next one is not replaced for it.
         connection.unanswered(&silent);
-        assert!(!connection.lock().is_being_replaced);
+        assert!(!lock(&connection.current).is_being_replaced);
     }
 }

@@ -237,8 +237,7 @@ impl Servers {
             let releasing = io::run(NAME, async move {
                 let mut at = server;
                 while SystemClock.now() < end {
-                    let is_carried_out = SystemClock.now() >= until;
-                    if is_carried_out {
+                    if SystemClock.now() >= until {
                         at = (at + 1) % shared.servers.len();
                     }
                     let server = &shared.servers[at];

@@ -8,10 +8,10 @@
 use std::{
     collections::HashMap,
     future,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
 };
 
-use polylock_core::{Moment, RequestId, SystemClock};
+use polylock_core::{Moment, RequestId, SystemClock, sync::lock};
 use tokio::sync::oneshot;
 
 /// The part of the lease in which a client confirms a grant: before the first renewal, at a third.
@@ -27,20 +27,16 @@ impl Confirmations {
     /// Expects a confirmation of the hold with this id until `by`.
     pub(crate) fn expect(self: &Arc<Self>, id: RequestId, by: Moment) -> Confirmation {
         let (confirm, confirmed) = oneshot::channel();
-        self.lock().insert(id, confirm);
+        lock(&self.expected).insert(id, confirm);
         Confirmation { confirmations: self.clone(), id, by, confirmed: Some(confirmed) }
     }
 
     /// Records that the client has renewed the hold with this id.
     pub(crate) fn confirm(&self, id: &RequestId) {
-        if let Some(confirm) = self.lock().remove(id) {
+        if let Some(confirm) = lock(&self.expected).remove(id) {
             // Its stream has ended otherwise.
             confirm.send(()).ok();
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<RequestId, oneshot::Sender<()>>> {
-        self.expected.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -72,7 +68,7 @@ impl Confirmation {
 
 impl Drop for Confirmation {
     fn drop(&mut self) {
-        self.confirmations.lock().remove(&self.id);
+        lock(&self.confirmations.expected).remove(&self.id);
     }
 }
 
@@ -82,7 +78,7 @@ mod tests {
 
     use std::time::Duration;
 
-    use axum::Router;
+    use axum::{Router, body::BodyDataStream};
     use futures_util::StreamExt;
     use http::{Method, StatusCode, header};
     use polylock_core::Clock;
@@ -93,6 +89,14 @@ mod tests {
 
     const TTL: Duration = Duration::from_secs(1);
 
+    /// Returns the stream of a client that confirms grants, and its grant.
+    async fn acquire_with_confirmation(routes: &Router) -> (BodyDataStream, Value) {
+        let response = acquire(routes, json!({ "ttl": "1s", "confirm": true })).await;
+        let mut stream = response.into_body().into_data_stream();
+        let granted = event_of(&mut stream).await;
+        (stream, granted)
+    }
+
     async fn acquire(routes: &Router, body: Value) -> axum::response::Response {
         send(routes, request(Method::POST, "/v1/locks/n", None, Some(&body))).await
     }
@@ -100,9 +104,7 @@ mod tests {
     #[tokio::test]
     async fn a_grant_without_its_confirmation_lasts_for_one_lease() {
         let routes = open();
-        let settings = json!({ "ttl": "1s", "confirm": true });
-        let mut stream = acquire(&routes, settings).await.into_body().into_data_stream();
-        let granted = event_of(&mut stream).await;
+        let (mut stream, granted) = acquire_with_confirmation(&routes).await;
         let begun = SystemClock.now();
         // It has ended before the first renewal.
         while let Some(line) = stream.next().await {
@@ -124,9 +126,7 @@ mod tests {
     #[tokio::test]
     async fn a_confirmed_grant_is_renewed() {
         let routes = open();
-        let settings = json!({ "ttl": "1s", "confirm": true });
-        let mut stream = acquire(&routes, settings).await.into_body().into_data_stream();
-        let granted = event_of(&mut stream).await;
+        let (mut stream, granted) = acquire_with_confirmation(&routes).await;
         let path = format!("/v1/holds/{}", granted["id"].as_str().unwrap());
         let body = json!({ "name": "n", "ttl": "1s" });
         let mut renewal = request(Method::PUT, &path, None, Some(&body));

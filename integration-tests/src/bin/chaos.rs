@@ -207,7 +207,7 @@ async fn rounds(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the configurations whose clients are processes of `worker`.
+/// Returns the configurations that run the program `worker`.
 fn all() -> impl Iterator<Item = &'static Configuration> {
     CONFIGURATIONS.iter().filter(|configuration| configuration.silence.is_none())
 }

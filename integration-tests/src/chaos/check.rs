@@ -1,7 +1,7 @@
 //! The promises that are checked after a run.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, HashMap},
     time::Duration,
 };
 
@@ -66,13 +66,16 @@ pub fn check(observed: &Observed, configuration: &Configuration, is_fifo: bool) 
     found
 }
 
+/// Returns the sections by their locks and tokens.
+fn by_token(observed: &Observed) -> HashMap<(&str, u64), &Section> {
+    let sections = observed.sections.iter();
+    sections.filter_map(|section| Some(((&*section.lock, section.token?), section))).collect()
+}
+
 /// Returns the holds that the store has shown for a while although no client had them, and no fault concerned their process. A client may die
 /// before it has written its token, or a grant may not reach it: then no client has the hold until its lease ends.
 fn orphans<'o>(observed: &'o Observed, configuration: &'o Configuration) -> impl Iterator<Item = Found> + 'o {
-    let mut sections: HashMap<(&str, u64), &Section> = HashMap::new();
-    for section in &observed.sections {
-        sections.extend(section.token.map(|token| ((&*section.lock, token), section)));
-    }
+    let sections = by_token(observed);
     let mut by_process: HashMap<Option<&str>, Disturbances> = HashMap::new();
     observed.shown.iter().filter(|shown| !observed.is_killed(&shown.owner)).filter_map(move |shown| {
         let Shown { lock, token, owner, span: (from, to) } = shown;
@@ -118,9 +121,8 @@ fn idle(observed: &Observed, disturbances: &Disturbances, configuration: &Config
     let limit = nanos(if configuration.polls { 2 * IDLE } else { IDLE });
     let mut sorted: Vec<&Section> = observed.sections.iter().collect();
     sorted.sort_by_key(|section| section.acquired);
-    let tokens: HashSet<(&str, Option<u64>)> =
-        sorted.iter().map(|section| (&*section.lock, section.token)).collect();
-    let lost = |shown: &&Shown| !tokens.contains(&(&*shown.lock, Some(shown.token)));
+    let held = by_token(observed);
+    let lost = |shown: &&Shown| !held.contains_key(&(&*shown.lock, shown.token));
     let lost: Vec<&Shown> =
         observed.shown.iter().filter(|_| configuration.loses_grants).filter(lost).collect();
     // A client may wait on a server that does not reply any more.

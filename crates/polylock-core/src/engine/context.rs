@@ -29,8 +29,8 @@ use crate::{
     observer,
 };
 
-/// The longest pause before a release is repeated, before the jitter: a lock whose release has failed during an outage is free at most a
-/// second after the store is back.
+/// The longest pause before a release is repeated, before the jitter: after a failed release, a lock is free at most a second after the store
+/// is back.
 const LONGEST_PAUSE: Duration = Duration::from_millis(400);
 
 /// The state that all locks of one store share.
