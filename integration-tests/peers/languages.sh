@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs clients of the lock service in several languages at the same time, under the faults of `chaos`: one process each for
-# Rust, Python, TypeScript and Go. The arguments are those of `chaos`, such as `--dense --seconds 300`.
+# Rust, Python, TypeScript and Go. The arguments are those of `chaos`, such as `--dense --seconds 300`; with `--store http_restarts`, one of the
+# services is killed or stopped every second.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 peers=$PWD/integration-tests/peers

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fastrand::Rng;
-use polylock_core::{Guard, Lock, Locks, Mode, MultiGuard, MultiLock, Progress, Result, Semaphore};
+use polylock_core::{Guard, Lock, Locks, Mode, MultiGuard, MultiLock, OwnerId, Progress, Result, Semaphore};
 
 /// A recipe with one lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,6 +83,12 @@ impl Wanted {
     #[must_use]
     pub fn wait(self, limit: Duration) -> Self {
         set!(self, wait(limit))
+    }
+
+    /// Sets the owner.
+    #[must_use]
+    pub fn owner(self, owner: &OwnerId) -> Self {
+        set!(self, owner(owner))
     }
 
     /// Sets the receiver of the progress.

@@ -15,7 +15,7 @@ use polylock_integration_tests::{
         observed::Found,
         page,
         peers::{self, PEERS, Peer},
-        plan::Kind,
+        plan::{Density, Kind},
         planted::Bug,
         record,
         run::{CLIENTS, Outcome, Run},
@@ -48,7 +48,7 @@ struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
     /// The store, with its servers and settings; `chaos list` shows all
-    #[arg(long, required_unless_present = "peer")]
+    #[arg(long, required_unless_present = "peer", overrides_with = "store")]
     store: Option<String>,
     /// Run this library on its store, as integration-tests/peers/run.sh does, and this library beside it as polylock-STORE
     #[arg(long, conflicts_with = "store")]
@@ -198,8 +198,14 @@ async fn rounds(
     for seed in first..first + options.rounds {
         let length = Duration::from_secs(options.seconds);
         let (worker, kinds) = (worker.clone(), kinds.clone());
-        let (clients, is_dense) = (options.clients, options.dense);
-        let run = Run { configuration, seed, length, kinds, clients, is_dense, peer, planted, worker };
+        let clients = options.clients;
+        let density = match peer {
+            // The other programs are all alike.
+            Some(_) => Density::Sparse,
+            None if options.dense => Density::Dense,
+            None => Density::Mixed,
+        };
+        let run = Run { configuration, seed, length, kinds, clients, density, peer, planted, worker };
         if !one(&run, options.record.as_deref()).await? {
             return Ok(ExitCode::FAILURE);
         }
@@ -230,12 +236,12 @@ async fn long(time: Duration, is_chosen: impl Fn(&Configuration) -> bool) -> io:
     let began = now();
     while now().since(began) < time {
         let records = record::read_all(&page::records())?;
-        let Some(Next { configuration, is_dense, share }) = long::next(&records, &is_chosen) else {
+        let Some(Next { configuration, density, share }) = long::next(&records, &is_chosen) else {
             println!("all goals are met");
             return Ok(ExitCode::SUCCESS);
         };
         println!("{}: {:.0} % of its goal", configuration.name, 100.0 * share);
-        let run = Run { is_dense, ..Run::new(configuration, random_seed(), LIMIT, worker()?) };
+        let run = Run { density, ..Run::new(configuration, random_seed(), LIMIT, worker()?) };
         let is_expected = one(&run, Some(&page::records().join("long.jsonl"))).await?;
         // A run without a promise may be lucky.
         if configuration.is_promised() && !is_expected {

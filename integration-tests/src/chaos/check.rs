@@ -11,7 +11,9 @@ use polylock_testkit::history::{self, Section};
 use super::{
     configuration::Configuration,
     disturbances::Disturbances,
-    observed::{Found, Observed, Shown, process_of},
+    late_claims::late_claims,
+    looks::Shown,
+    observed::{Found, Observed, process_of},
 };
 use crate::simulation::{
     check::{self, Violation},
@@ -59,6 +61,7 @@ pub fn check(observed: &Observed, configuration: &Configuration, is_fifo: bool) 
     found.extend(losses(observed, configuration));
     found.extend(slow(observed, &disturbances, configuration));
     found.extend(orphans(observed, configuration));
+    found.extend(late_claims(observed, configuration));
     let errors = observed.errors.iter().filter(|(at, what)| !observed.is_out_of_room(*at, what));
     found.extend(errors.map(|(at, what)| Found::new(*at, "error", what.clone())));
     found.extend(observed.found.iter().cloned());
@@ -77,7 +80,13 @@ fn by_token(observed: &Observed) -> HashMap<(&str, u64), &Section> {
 fn orphans<'o>(observed: &'o Observed, configuration: &'o Configuration) -> impl Iterator<Item = Found> + 'o {
     let sections = by_token(observed);
     let mut by_process: HashMap<Option<&str>, Disturbances> = HashMap::new();
-    observed.shown.iter().filter(|shown| !observed.is_killed(&shown.owner)).filter_map(move |shown| {
+    // A request that has not ended may not have received its grant yet.
+    let is_running =
+        |owner: &str| observed.process_of_owner(owner).is_some() && observed.ended(owner).is_none();
+    let is_of_dead = |owner: &str| observed.is_killed(owner);
+    let shown =
+        observed.shown.iter().filter(move |shown| !is_of_dead(&shown.owner) && !is_running(&shown.owner));
+    shown.filter_map(move |shown| {
         let Shown { lock, token, owner, span: (from, to) } = shown;
         let process = observed.process_of_owner(owner);
         let disturbances = by_process.entry(process).or_insert_with(|| {
@@ -283,9 +292,9 @@ mod tests {
         assert_eq!(kinds(&observed), ["orphan", "orphan"]);
         observed.sections[0].open = true;
         assert_eq!(kinds(&observed), ["orphan"], "the lease of the other one has not expired");
-        observed.killed = vec![7, 77];
+        observed.killed = vec![(7, S), (77, S)];
         assert_eq!(kinds(&observed), [""; 0], "it was granted to a client that was killed");
-        observed.killed = vec![7];
+        observed.killed = vec![(7, S)];
         observed.applied =
             vec![Applied { action: Action::StopServers { first: 0, count: 1 }, from: S, to: 4 * S }];
         assert_eq!(kinds(&observed), [""; 0]);
@@ -295,6 +304,8 @@ mod tests {
         observed.processes = vec![(77, "p0.0".to_owned())];
         observed.applied = vec![Applied { action: Action::KillClient(1), from: S, to: 2 * S }];
         observed.shown.pop();
+        assert_eq!(kinds(&observed), [""; 0], "the request has not ended");
+        observed.ended.insert("host:77".to_owned(), 2 * S);
         assert_eq!(kinds(&observed), ["orphan"]);
         assert_eq!(kinds_on("azure", &observed), [""; 0], "it may have had the lease");
         observed.shown[0].span.1 = 20 * S;

@@ -8,6 +8,7 @@ use std::{
     io::{self, Write},
     path::{Path, PathBuf},
     pin::pin,
+    process::id,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
@@ -17,7 +18,7 @@ use std::{
 };
 
 use fastrand::Rng;
-use polylock::{Error, Locks, Mode, Progress};
+use polylock::{Error, Locks, Mode, OwnerId, Progress};
 use polylock_core::{Clock, Moment, SystemClock, sync::lock};
 use polylock_testkit::history::{Attempt, Recorder, Section};
 
@@ -46,7 +47,7 @@ const HOLDERS: usize = 2;
 /// The lock for which a crowd waits.
 const CROWDED: &str = "crowded";
 
-/// The number of further locks in a dense run.
+/// The number of further locks of a dense process.
 const MANY: usize = 32;
 
 /// The number of clients from which they delay others.
@@ -61,7 +62,7 @@ pub fn names() -> impl Iterator<Item = String> {
     fixed.chain((0..MANY).map(many))
 }
 
-/// Returns the name of a lock of a dense run.
+/// Returns the name of a lock of a dense process.
 fn many(number: usize) -> String {
     format!("many/{number}")
 }
@@ -76,7 +77,7 @@ pub fn has_recipes(name: &str) -> bool {
 pub const STALL: Duration = Duration::from_millis(300);
 
 /// The files in which a process writes what it has seen, by their extensions.
-pub const FILES: [&str; 4] = ["sections", "stalls", "errors", "loads"];
+pub const FILES: [&str; 5] = ["sections", "stalls", "errors", "loads", "requests"];
 
 /// The part of a process in a run.
 #[derive(Debug, Clone)]
@@ -198,8 +199,8 @@ struct Files([Mutex<File>; FILES.len()]);
 impl Files {
     fn create(directory: &Path, name: &str) -> io::Result<Self> {
         let create = |kind: &str| File::create_new(directory.join(format!("{name}.{kind}"))).map(Mutex::new);
-        let [sections, stalls, errors, loads] = FILES;
-        Ok(Self([create(sections)?, create(stalls)?, create(errors)?, create(loads)?]))
+        let [sections, stalls, errors, loads, requests] = FILES;
+        Ok(Self([create(sections)?, create(stalls)?, create(errors)?, create(loads)?, create(requests)?]))
     }
 
     fn write(&self, kind: usize, line: impl fmt::Display) {
@@ -247,6 +248,7 @@ impl Process {
             process: self.clone(),
             _load: load,
             name: format!("{}.{number}", self.work.name),
+            requests: 0,
             random: stream(self.work.seed, &[number as u64]),
         };
         self.active.fetch_add(1, SeqCst);
@@ -284,6 +286,8 @@ struct Client {
     process: Arc<Process>,
     _load: Option<Arc<Load>>,
     name: String,
+    /// The number of requests so far.
+    requests: u64,
     random: Rng,
 }
 
@@ -358,13 +362,27 @@ impl Client {
         self.hold(&name, mode, way, lasts, end).await;
     }
 
-    /// Acquires, holds and releases the lock.
+    /// Acquires, holds and releases the lock, by a request with an owner of its own.
     async fn hold(&mut self, name: &str, mode: Mode, way: Way, lasts: Duration, end: End) {
+        self.requests += 1;
+        let owner = OwnerId::sanitized(&format!("{}-{}:{}", self.name, self.requests, id()));
+        self.request(&owner, (name, mode), way, lasts, end).await;
+        self.process.files.write(4, format_args!("{} {owner}", now().as_nanos()));
+    }
+
+    async fn request(
+        &mut self,
+        owner: &OwnerId,
+        (name, mode): (&str, Mode),
+        way: Way,
+        lasts: Duration,
+        end: End,
+    ) {
         let process = self.process.clone();
         let progress = Progress::default();
         let recipe =
             if has_recipes(name) { Recipe::draw_with_slots(&mut self.random, mode) } else { Recipe::Lock };
-        let mut wanted = recipe.wanted(&process.locks, name, mode);
+        let mut wanted = recipe.wanted(&process.locks, name, mode).owner(owner);
         let (short, long) = process.work.leases;
         if short != long {
             // A lost hold needs a fault that is longer than its lease.

@@ -26,6 +26,8 @@ pub struct Configuration {
     pub faults: &'static [Kind],
     /// A short lease and a long one, in milliseconds: each acquisition draws one. With equal ones, the store has a single lease.
     pub leases: (u64, u64),
+    /// The time from one fault to the next of a run that has one after the other; otherwise their times are drawn.
+    pub every: Option<Duration>,
     /// The numbers of clients of a large crowd, and of a rush; zero if it has none.
     pub large: Large,
     /// True if a server that is killed may restore holds that were released. They exist until their leases expire.
@@ -39,6 +41,8 @@ pub struct Configuration {
     /// The time after which a client gives up a server that does not reply. Those of the lock service, in several languages, are started by
     /// `languages.sh`.
     pub silence: Option<Duration>,
+    /// The time limit of a claim: later, it has no effect. `None` if the store has another way to undo such a claim.
+    pub claims_expire: Option<Duration>,
     /// The promises that it does not make, each with the reason. A run is expected to break one of them.
     pub unpromised: &'static [Promise],
     /// The reason, for the page.
@@ -68,6 +72,10 @@ const DEATHS: &[Kind] = &[Kind::ServerKill, Kind::ServerStop, Kind::Delay];
 
 /// The timeouts for stores with longer ones by default.
 const TIMEOUTS: &str = "polylock.operation_timeout=1s&polylock.outage=2s";
+
+/// The timeout of operations in these.
+const TIMEOUT: Duration = Duration::from_secs(1);
+
 const OUTAGE: &str = "polylock.outage=2s";
 
 const PROMISED: Configuration = Configuration {
@@ -76,6 +84,7 @@ const PROMISED: Configuration = Configuration {
     settings: &[],
     keys: "",
     faults: Kind::COMMON,
+    every: None,
     leases: (1500, 10_000),
     large: Large { crowd: 0, rush: 0 },
     restores: false,
@@ -83,6 +92,7 @@ const PROMISED: Configuration = Configuration {
     polls: false,
     loses_grants: false,
     silence: None,
+    claims_expire: None,
     unpromised: &[],
     why: "",
 };
@@ -97,8 +107,14 @@ const LARGE: Large = Large { crowd: 2500, rush: 2500 };
 const LARGER: Large = Large { rush: 10_000, ..LARGE };
 
 /// A Redis server that survives a kill.
-pub const REDIS: Configuration =
-    Configuration { name: "redis", target: "redis", settings: redis::DURABLE, keys: OUTAGE, ..PROMISED };
+pub const REDIS: Configuration = Configuration {
+    name: "redis",
+    target: "redis",
+    settings: redis::DURABLE,
+    keys: OUTAGE,
+    claims_expire: Some(polylock_redis::single::Config::DEFAULT_OPERATION_TIMEOUT),
+    ..PROMISED
+};
 
 /// Three independent Redis servers that survive a kill.
 pub const REDLOCK3: Configuration = Configuration {
@@ -157,6 +173,7 @@ pub const POSTGRES: Configuration = Configuration {
     settings: &["wal_writer_delay=10s"],
     restores: true,
     keys: TIMEOUTS,
+    claims_expire: Some(TIMEOUT),
     faults: Kind::RUSHED,
     large: LARGE,
     ..PROMISED
@@ -167,6 +184,7 @@ pub const MARIADB: Configuration = Configuration {
     name: "mariadb",
     target: "mariadb",
     keys: TIMEOUTS,
+    claims_expire: Some(TIMEOUT),
     faults: Kind::RUSHED,
     large: LARGE,
     ..PROMISED
@@ -175,6 +193,10 @@ pub const MARIADB: Configuration = Configuration {
 /// Two lock services in front of a PostgreSQL database. Faults happen to the services.
 pub const HTTP_POSTGRES: Configuration =
     Configuration { name: "http_postgres", target: "http_postgres", keys: TIMEOUTS, ..PROMISED };
+
+/// The same, with clients in several languages.
+const HTTP_LANGUAGES: Configuration =
+    Configuration { name: "http_languages", loses_grants: true, silence: Some(SILENCE), ..HTTP_POSTGRES };
 
 /// All configurations: first those with all promises.
 pub const CONFIGURATIONS: &[Configuration] = &[
@@ -209,7 +231,13 @@ pub const CONFIGURATIONS: &[Configuration] = &[
     ZOOKEEPER,
     AZURE,
     HTTP_POSTGRES,
-    Configuration { name: "http_languages", loses_grants: true, silence: Some(SILENCE), ..HTTP_POSTGRES },
+    HTTP_LANGUAGES,
+    Configuration {
+        name: "http_restarts",
+        faults: &[Kind::ServerKill, Kind::ServerStop],
+        every: Some(Duration::from_secs(1)),
+        ..HTTP_LANGUAGES
+    },
     Configuration {
         name: "postgres_listen_off",
         keys: "polylock.listen=off&polylock.operation_timeout=1s&polylock.outage=2s",

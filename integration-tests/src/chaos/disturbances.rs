@@ -53,10 +53,8 @@ impl Disturbances {
         let concerns = |fault: &&Applied| match fault.action {
             // A process that is stopped in a write blocks the file.
             Action::StopClient(other) | Action::KillClient(other) => is_own(other) || configuration.is_file(),
-            Action::Flow(route, ..)
-            | Action::Cut(route, _)
-            | Action::Late(route, _)
-            | Action::One(route, ..) => is_own(route.process),
+            Action::Flow(route, ..) | Action::Cut(route, _) | Action::One(route, ..) => is_own(route.process),
+            Action::Late(process, ..) => process.is_none_or(is_own),
             Action::Crowd(..) | Action::Rush(..) => false,
             _ => true,
         };

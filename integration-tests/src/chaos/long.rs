@@ -2,13 +2,14 @@
 
 use super::{
     configuration::{CONFIGURATIONS, Configuration},
+    plan::Density,
     record::Record,
 };
 
 /// The number of runs of each configuration, with sections of all kinds.
 const RUNS: usize = 5;
 
-/// The numbers of sections, which most dense runs collect.
+/// The numbers of sections, most of which dense runs collect.
 const SECTIONS: [(&str, u64); 8] = [
     ("redis", 1_000_000),
     ("postgres", 1_000_000),
@@ -26,8 +27,8 @@ const SECTIONS: [(&str, u64); 8] = [
 pub struct Next {
     /// The configuration.
     pub configuration: &'static Configuration,
-    /// True for many short sections.
-    pub is_dense: bool,
+    /// The processes with many short sections.
+    pub density: Density,
     /// The part of its goal that the records have.
     pub share: f64,
 }
@@ -46,7 +47,7 @@ pub fn next(records: &[Record], is_chosen: impl Fn(&Configuration) -> bool) -> O
         let (runs_share, share) = (runs as f64 / RUNS as f64, sections as f64 / goal.max(1) as f64);
         Next {
             configuration,
-            is_dense: runs_share >= 1.0,
+            density: if runs_share < 1.0 { Density::Mixed } else { Density::Dense },
             share: runs_share.min(if goal == 0 { 1.0 } else { share }),
         }
     });
@@ -71,7 +72,7 @@ mod tests {
         let mut step = |sections| {
             let next = next(&records, is_chosen)?;
             records.push(run(next.configuration.name, sections));
-            Some((next.configuration.name, next.is_dense))
+            Some((next.configuration.name, next.density == Density::Dense))
         };
         // Redis has no run, and then as many as SQLite.
         assert_eq!(step(200_000), Some(("redis", false)));
@@ -83,6 +84,6 @@ mod tests {
             |name| records.iter().filter(|it| it.configuration == name).map(|it| it.sections).sum::<u64>();
         assert_eq!(total("redis"), 1_000_000);
         let planted = vec![Record { planted: Some("forgets".to_owned()), ..run("redis", 9) }; RUNS];
-        assert_eq!(next(&planted, |it| it.name == "redis").map(|it| it.is_dense), Some(false));
+        assert_eq!(next(&planted, |it| it.name == "redis").map(|it| it.density), Some(Density::Mixed));
     }
 }

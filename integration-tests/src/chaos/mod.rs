@@ -11,7 +11,8 @@
 //! | [`site`] | the servers, processes and proxies of a run, and their faults |
 //! | [`run`](mod@run) | a run: it applies the faults, collects the history and checks it |
 //! | [`observed`] | everything that was seen, and the violations in it |
-//! | [`check`](mod@check), `disturbances` | the promises; the times in which faults and load explain a late grant |
+//! | `looks` | the entries that the store shows |
+//! | [`check`](mod@check), `late_claims`, `disturbances` | the promises; the times in which faults and load explain a late grant |
 //! | [`window`] | the part of the history that shows a violation |
 //! | [`planted`](mod@planted) | bugs that are planted at run time |
 //! | [`peers`](mod@peers) | other lock libraries, in runs with the same faults |
@@ -22,7 +23,9 @@ pub mod check;
 pub mod client;
 pub mod configuration;
 mod disturbances;
+mod late_claims;
 pub mod long;
+mod looks;
 pub mod observed;
 pub mod page;
 pub mod peers;

@@ -1,10 +1,15 @@
 //! Everything that was seen in a run, and the violations in it.
 
-use std::{collections::BTreeMap, fs, io, path::Path};
+use std::{
+    collections::{BTreeMap, HashMap},
+    fs, io,
+    path::Path,
+};
 
 use polylock_testkit::history::{self, Section};
 
 use super::{
+    looks::{Entry, Looks, Shown},
     plan::{Action, Kind},
     site::Applied,
 };
@@ -26,12 +31,16 @@ pub struct Observed {
     pub errors: Vec<(u64, String)>,
     /// The faults.
     pub applied: Vec<Applied>,
-    /// The process ids of killed processes.
-    pub killed: Vec<u32>,
+    /// The times at which requests ended, by the owners of these, and those of their holds.
+    pub ended: HashMap<String, u64>,
+    /// The process ids of killed processes, with the times.
+    pub killed: Vec<(u32, u64)>,
     /// The process ids of all processes, with their names.
     pub processes: Vec<(u32, String)>,
     /// The holds that the store has shown.
     pub shown: Vec<Shown>,
+    /// The entries that the store has shown.
+    pub entries: Vec<Entry>,
     /// The violations that were found in another way than in the history.
     pub found: Vec<Found>,
 }
@@ -61,6 +70,10 @@ impl Observed {
                     observed.stalls.insert(name, lines().filter_map(span).collect());
                 }
                 Some("loads") => observed.loads.extend(lines().filter_map(span)),
+                Some("requests") => observed.ended.extend(lines().filter_map(|line| {
+                    let (at, owner) = line.split_once(' ')?;
+                    Some((owner.to_owned(), at.parse().ok()?))
+                })),
                 _ => observed.errors.extend(lines().filter_map(|line| {
                     let (at, what) = line.split_once(' ')?;
                     Some((at.parse().ok()?, what.to_owned()))
@@ -69,6 +82,12 @@ impl Observed {
         }
         observed.sections = history::read(&sections).unwrap_or_else(|error| panic!("{error}"));
         observed
+    }
+
+    /// Returns it with what the store has shown.
+    #[must_use]
+    pub fn with(self, Looks { shown, entries, .. }: Looks) -> Self {
+        Self { shown, entries, ..self }
     }
 
     /// Ends the holds of killed processes when these were killed: their clients hold nothing from then on.
@@ -100,7 +119,18 @@ impl Observed {
     /// Returns true if the process of an owner was killed.
     #[must_use]
     pub fn is_killed(&self, owner: &str) -> bool {
-        process_id(owner).is_some_and(|id| self.killed.contains(&id))
+        self.killed_at(owner).is_some()
+    }
+
+    fn killed_at(&self, owner: &str) -> Option<u64> {
+        let id = process_id(owner)?;
+        self.killed.iter().find(|(killed, _)| *killed == id).map(|(_, at)| *at)
+    }
+
+    /// Returns the time at which the only request of this owner ended, and its hold: its client was done, or its process was killed.
+    #[must_use]
+    pub fn ended(&self, owner: &str) -> Option<u64> {
+        self.ended.get(owner).copied().or_else(|| self.killed_at(owner))
     }
 
     /// Returns true if the error names a full disk, which a server had then.
@@ -108,19 +138,6 @@ impl Observed {
         let mut full = self.applied.iter().filter(|fault| fault.action.kind() == Kind::FullDisk);
         what.contains("disk is full") && full.any(|fault| (fault.from..=fault.to).contains(&at))
     }
-}
-
-/// A hold that the store has shown.
-#[derive(Debug, Clone)]
-pub struct Shown {
-    /// The name of the lock.
-    pub lock: String,
-    /// The token.
-    pub token: u64,
-    /// The owner, which ends with the process id.
-    pub owner: String,
-    /// The time of the first look at the store that has shown it, and of the last one.
-    pub span: Span,
 }
 
 /// A violation, and the part of the history that shows it.

@@ -171,6 +171,7 @@ The checker verifies, by the clock that all processes share:
 | order | on a store that promises an order, no request overtakes one that was known to wait, unless a fault hit the queue |
 | idle | a free lock is granted to a waiting request within 3 s (Azure: 6 s) after the last fault |
 | orphan | the lock of a killed client is granted in that time after its lease; the store shows no hold that no client has, for more than a second, from 1.5 s after the last fault on; after a kill, once the lease has expired |
+| late claim | a claim has no effect in PostgreSQL, MariaDB and Redis after its time limit: no entry of a request appears by a later time after the end of the request |
 | loss | no lock is lost while no fault concerns its process and the servers, from its claim on |
 | slow | four of five hand-overs to a waiting request take less than 100 ms while no fault happens; not on Azure, where clients poll |
 | stuck | each request without a time limit is granted in the end, and each process ends |
@@ -180,7 +181,8 @@ The checker verifies, by the clock that all processes share:
 A PostgreSQL server that is killed may restore holds that were released, until their leases expire.
 
 In `http_languages`, clients in Rust, Python, TypeScript and Go use two lock services at the same time. A grant that the network loses occupies its lock for one lease, and a
-client that waits gives a silent server up after 15 s: the lock is not idle until then.
+client that waits gives a silent server up after 15 s: the lock is not idle until then. In
+`http_restarts`, one of the services is killed or stopped every second.
 
 The pessimistic strategy has no promise for a broken connection, so its runs have no faults of the network and no killed server. Configurations
 of their own step the clocks of servers by up to ten seconds, fill their disks, or return servers to data of up to three seconds before.

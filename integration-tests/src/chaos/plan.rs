@@ -39,6 +39,29 @@ pub struct Large {
 /// The most kinds of faults in a period: the fewer there are, the more often each happens.
 const KINDS: usize = 3;
 
+/// The processes whose clients have many short sections, on many locks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Density {
+    /// No process.
+    Sparse,
+    /// Every second one.
+    Mixed,
+    /// All processes.
+    Dense,
+}
+
+impl Density {
+    /// Returns true if it concerns this process.
+    #[must_use]
+    pub const fn concerns(self, process: usize) -> bool {
+        match self {
+            Self::Sparse => false,
+            Self::Mixed => process % 2 == 1,
+            Self::Dense => true,
+        }
+    }
+}
+
 /// A fault of a plan.
 #[derive(Debug, Clone, Copy)]
 pub struct Fault {
@@ -156,8 +179,8 @@ pub enum Action {
     Flow(Route, Direction, Flow),
     /// Connections are ended, and refused until the end.
     Cut(Route, End),
-    /// Bytes of existing connections in this direction are held until the end.
-    Late(Route, Direction),
+    /// Bytes of existing connections of this process, or of all, with the server are held in this direction until the end.
+    Late(Option<usize>, usize, Direction),
     /// Bytes of one connection are treated in this way, counted from the newest one.
     One(Route, u64, Direction, Flow),
     /// This number of clients of the process waits for one lock.
@@ -227,7 +250,11 @@ impl fmt::Display for Action {
             Self::KillServer(server) => write!(f, "server {server} is killed"),
             Self::Flow(route, way, flow) => write!(f, "{route} {}: {flow:?}", name(*way)),
             Self::Cut(route, end) => write!(f, "{route}: cut by {end:?}"),
-            Self::Late(route, way) => write!(f, "{route} {}: existing connections are held", name(*way)),
+            Self::Late(process, server, way) => {
+                let process = process.map_or("all processes".to_owned(), |process| format!("p{process}"));
+                let way = name(*way);
+                write!(f, "between {process} and server {server} {way}: existing connections are held")
+            }
             Self::One(route, back, way, flow) => {
                 write!(f, "{route} {}: connection {back} from the newest: {flow:?}", name(*way))
             }
@@ -272,6 +299,8 @@ pub fn draw(seed: u64, length: Duration, servers: usize, kinds: &[Kind], large: 
             .filter_map(|_| {
                 if deck.is_empty() {
                     deck.extend(&kinds);
+                    // Few of these deliver a claim that still has an effect.
+                    deck.extend(kinds.iter().filter(|kind| **kind == Kind::LateDelivery));
                     random.shuffle(&mut deck);
                 }
                 deck.pop()
@@ -296,11 +325,34 @@ pub fn draw(seed: u64, length: Duration, servers: usize, kinds: &[Kind], large: 
     faults
 }
 
+/// Draws one fault after the other, each of which has ended when the next one begins.
+#[must_use]
+pub fn draw_every(
+    every: Duration,
+    seed: u64,
+    length: Duration,
+    servers: usize,
+    kinds: &[Kind],
+) -> Vec<Fault> {
+    let mut random = stream(seed, &[0]);
+    let mut fault = |at| {
+        let kind = kinds[random.usize(..kinds.len())];
+        let lasts = every.mul_f64(0.1 + 0.6 * random.f64());
+        let action = match draw_action(&mut random, kind, servers, Large::default()) {
+            Action::StopServers { first, .. } => Action::StopServers { first, count: 1 },
+            action => action,
+        };
+        Fault { at, lasts, action }
+    };
+    (1..).map(|number| every * number).take_while(|at| *at + every < length).map(&mut fault).collect()
+}
+
 /// Most are short; some are longer than the short leases, or than the time after which a client gives a connection up.
 fn draw_length(random: &mut Rng, kind: Kind) -> Duration {
     let is_late = matches!(kind, Kind::LateDelivery | Kind::OneConnection);
     match random.u8(..8) {
-        4.. if is_late => between(random, 1000..2500),
+        // A claim has to be late for its request to have ended, which repeats it after its time limit.
+        3.. if is_late => between(random, 2000..5000),
         0 | 1 => between(random, 1..60),
         2..=5 => between(random, 60..900),
         _ => between(random, 900..3000),
@@ -319,7 +371,12 @@ fn draw_action(random: &mut Rng, kind: Kind, servers: usize, large: Large) -> Ac
         Kind::Delay => Action::Flow(route, way, Flow::Delay(draw_delay(random))),
         Kind::BlackHole => Action::Flow(route, way, Flow::Drop),
         Kind::Cut => Action::Cut(route, if random.bool() { End::Reset } else { End::Close }),
-        Kind::LateDelivery => Action::Late(route, way),
+        Kind::LateDelivery => {
+            let concerned = if random.bool() { Some(process) } else { None };
+            // Late requests change the store, and late replies do not.
+            let way = if random.u8(..4) > 0 { Direction::ToServer } else { Direction::ToClient };
+            Action::Late(concerned, route.server, way)
+        }
         Kind::OneConnection => {
             let flow = [Flow::Hold, Flow::Stall, Flow::Delay(draw_delay(random))][random.usize(..3)];
             Action::One(route, random.u64(..4), way, flow)
@@ -359,6 +416,11 @@ mod tests {
         let faults = draw(1, Duration::from_secs(600), 3, &Kind::ALL, LARGE);
         assert!(Kind::ALL.iter().all(|kind| faults.iter().any(|fault| fault.action.kind() == *kind)));
         assert!(faults.is_sorted_by_key(|fault| fault.at));
+        let (second, every) = (Duration::from_secs(1), [Kind::ServerKill, Kind::ServerStop]);
+        let faults = draw_every(second, 1, Duration::from_secs(60), 2, &every);
+        assert_eq!(faults.len(), 58);
+        assert!(faults.array_windows().all(|[one, next]| one.at + one.lasts < next.at));
+        assert!(every.iter().all(|kind| faults.iter().any(|fault| fault.action.kind() == *kind)));
         let local = draw(1, Duration::from_secs(600), 0, &Kind::ALL, LARGE);
         assert!(!local.is_empty() && local.iter().all(|fault| !fault.action.kind().needs_servers()));
     }

@@ -20,9 +20,10 @@ use super::{
     check::check,
     client::{Work, has_recipes, names},
     configuration::Configuration,
-    observed::{Found, Observed, Shown},
+    looks::Looks,
+    observed::{Found, Observed},
     peers::{self, Peer},
-    plan::{self, Fault, Kind},
+    plan::{self, Density, Fault, Kind},
     planted::Bug,
     record::{self, Record},
     site::{self, Site},
@@ -42,7 +43,7 @@ const CALM: Duration = Duration::from_secs(3);
 const LOOK: Duration = Duration::from_secs(2);
 
 /// The time between two looks at the store.
-const LIST: Duration = Duration::from_millis(500);
+const LIST: Duration = Duration::from_millis(150);
 
 /// The time between two times at which a store with that bug forgets its entries.
 const FORGETS: Duration = Duration::from_secs(1);
@@ -60,8 +61,8 @@ pub struct Run {
     pub kinds: Vec<Kind>,
     /// The number of clients of each process.
     pub clients: usize,
-    /// True for many short sections, on many locks.
-    pub is_dense: bool,
+    /// The processes with many short sections.
+    pub density: Density,
     /// The library, in a run of a peer.
     pub peer: Option<&'static Peer>,
     /// The planted bug.
@@ -95,7 +96,7 @@ impl Run {
             length,
             kinds: configuration.faults.to_vec(),
             clients: CLIENTS,
-            is_dense: false,
+            density: Density::Mixed,
             peer: None,
             planted: None,
             worker,
@@ -134,23 +135,26 @@ impl Run {
             clients: self.clients,
             leases: configuration.leases,
             bug: if let Some(Bug::Client(bug)) = self.planted { Some(bug) } else { None },
-            is_dense: self.is_dense,
+            is_dense: false,
         };
-        let site = tokio::task::block_in_place(|| Site::start(own, work, &self.worker));
-        let plan = plan::draw(self.seed, self.length, site.server_count(), self.kinds(), configuration.large);
+        let site = tokio::task::block_in_place(|| Site::start(own, work, self.density, &self.worker));
+        let plan = self.plan(site.server_count());
         let began = now();
-        let is_over = |shown: &[Shown]| {
-            let observe = || Observed { shown: shown.to_vec(), ..observe(directory.path(), &site) };
+        let is_over = |looks: &Looks| {
+            // The end of a hold may be written after its file was read: then the next hold of its lock must not count, too.
+            let at = now().as_nanos();
+            let mut observed = observe(directory.path(), &site).with(looks.clone());
+            observed.sections.retain(|section| section.acquired < at);
             // A planted bug has to break a promise.
             let counts = |found: &Found| {
                 self.planted.is_none() || !configuration.unpromised.contains(&found.violation.kind)
             };
-            self.is_expected_to_fail() && check(&observe(), configuration, is_fifo).iter().any(counts)
+            self.is_expected_to_fail() && check(&observed, configuration, is_fifo).iter().any(counts)
         };
-        let shown = tokio::task::block_in_place(|| self.apply(&site, admin.as_ref(), &plan, is_over));
+        let looks = tokio::task::block_in_place(|| self.apply(&site, admin.as_ref(), &plan, is_over));
         let seconds = now().since(began).as_secs_f64();
         pause(CALM).await;
-        let observed = Observed { shown, ..self.finish(admin.as_ref(), &site, directory.path()).await };
+        let observed = self.finish(admin.as_ref(), &site, directory.path()).await.with(looks);
         let found = check(&observed, configuration, is_fifo);
         let (excused, broken): (Vec<_>, Vec<_>) =
             found.into_iter().partition(|found| configuration.unpromised.contains(&found.violation.kind));
@@ -194,32 +198,42 @@ impl Run {
         self.peer.is_some_and(Peer::is_foreign)
     }
 
+    fn plan(&self, servers: usize) -> Vec<Fault> {
+        let (seed, length, kinds) = (self.seed, self.length, self.kinds());
+        match self.configuration.every {
+            Some(every) => plan::draw_every(every, seed, length, servers, kinds),
+            None => plan::draw(seed, length, servers, kinds, self.configuration.large),
+        }
+    }
+
     fn kinds(&self) -> &[Kind] {
         // The servers are needed to make them forget.
         if self.planted == Some(Bug::Forgets) { &[Kind::ClientStop] } else { &self.kinds }
     }
 
-    /// Applies the faults at their times, and returns when the schedule has ended, or when `is_over` returns true. Returns the holds that
+    /// Applies the faults at their times, and returns when the schedule has ended, or when `is_over` returns true. Returns what
     /// the store has shown.
     fn apply(
         &self,
         site: &Site,
         admin: Option<&Locks>,
         plan: &[Fault],
-        is_over: impl Fn(&[Shown]) -> bool,
-    ) -> Vec<Shown> {
+        is_over: impl Fn(&Looks) -> bool,
+    ) -> Looks {
         let began = now();
         let (mut looked, mut forgot) = (began, began);
         let runtime = Handle::current();
-        let shown = Mutex::new(Vec::new());
+        let looks = Mutex::new(Looks::default());
         thread::scope(|scope| {
             // It is dropped at the end of the schedule, and by a panic.
             let (_schedule, end) = mpsc::channel::<()>();
             if let Some(admin) = admin {
-                let (shown, runtime) = (&shown, &runtime);
+                let (looks, runtime) = (&looks, &runtime);
                 scope.spawn(move || {
                     while end.recv_timeout(LIST) == Err(RecvTimeoutError::Timeout) {
-                        runtime.block_on(list(admin, shown));
+                        if let Ok(add) = runtime.block_on(Looks::look(admin)) {
+                            add(&mut lock(looks));
+                        }
                     }
                 });
             }
@@ -238,7 +252,7 @@ impl Run {
                     forgot = now();
                 }
                 if now().since(looked) >= LOOK {
-                    if is_over(&lock(&shown)) {
+                    if is_over(&lock(&looks)) {
                         return;
                     }
                     looked = now();
@@ -246,7 +260,7 @@ impl Run {
                 thread::park_timeout(Duration::from_millis(2));
             }
         });
-        shown.into_inner().unwrap_or_else(PoisonError::into_inner)
+        looks.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Ends the processes, waits until nothing is left in the store, and returns everything that was seen.
@@ -285,27 +299,6 @@ impl Run {
 
 async fn open(url: &str) -> Locks {
     Locks::connect(url).await.unwrap_or_else(|error| panic!("can't open the store: {}", error.chain()))
-}
-
-/// Adds the holds that the store shows.
-async fn list(admin: &Locks, shown: &Mutex<Vec<Shown>>) {
-    let from = now().as_nanos();
-    // A store that can't be listed now is looked at again.
-    let Ok(locks) = admin.list("").await else { return };
-    let at = now().as_nanos();
-    let mut shown = lock(shown);
-    // A client waits at the turnstile of a semaphore with a hold of its own.
-    let recorded = locks.iter().filter(|status| !status.name.to_string().ends_with(" turnstile"));
-    for status in recorded {
-        for (token, holder) in status.holders.iter().filter_map(|holder| Some((holder.token?, holder))) {
-            let (lock, token) = (status.name.to_string(), token.get());
-            let owner = holder.owner.to_string();
-            match shown.iter_mut().rev().find(|it| it.token == token && it.lock == lock) {
-                Some(known) => known.span.1 = from,
-                None => shown.push(Shown { lock, token, owner, span: (at, at) }),
-            }
-        }
-    }
 }
 
 /// Waits until the store has no entry, after each lock was acquired once more: that removes rows of dead clients, which have no effect.

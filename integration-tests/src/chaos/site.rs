@@ -14,7 +14,7 @@ use polylock_core::sync::lock;
 
 use super::{
     client::Work,
-    plan::{Action, Fault, Kind, PROCESSES, Route},
+    plan::{Action, Density, Fault, Kind, PROCESSES, Route},
 };
 use crate::{
     clock::{self, now},
@@ -47,6 +47,7 @@ pub struct Site {
     pub url: String,
     worker: PathBuf,
     work: Work,
+    density: Density,
     processes: Vec<Mutex<Member>>,
     /// The proxies of each process, one for each server.
     proxies: Vec<Vec<Proxy>>,
@@ -55,7 +56,7 @@ pub struct Site {
     /// One server is down at a time.
     killing: Mutex<()>,
     applied: Mutex<Vec<Applied>>,
-    killed: Mutex<Vec<u32>>,
+    killed: Mutex<Vec<(u32, u64)>>,
     ids: Mutex<Vec<(u32, String)>>,
     lives: AtomicU64,
 }
@@ -74,12 +75,13 @@ impl Site {
     /// # Panics
     /// If a process does not open the store.
     #[must_use]
-    pub fn start(own: Own, work: Work, worker: &Path) -> Self {
+    pub fn start(own: Own, work: Work, density: Density, worker: &Path) -> Self {
         let mut site = Self {
             own,
             url: work.url.clone(),
             worker: worker.to_owned(),
             work,
+            density,
             processes: Vec::new(),
             proxies: Vec::new(),
             servers: Vec::new(),
@@ -122,7 +124,7 @@ impl Site {
 
     /// Returns the process ids of killed processes.
     #[must_use]
-    pub fn killed(&self) -> Vec<u32> {
+    pub fn killed(&self) -> Vec<(u32, u64)> {
         lock(&self.killed).clone()
     }
 
@@ -136,7 +138,8 @@ impl Site {
         let life = self.lives.fetch_add(1, Relaxed);
         let name = format!("p{number}.{life}");
         let seed = self.work.seed.wrapping_mul(1000).wrapping_add(life);
-        let work = Work { url: url.to_owned(), name: name.clone(), seed, ..self.work.clone() };
+        let is_dense = self.density.concerns(number);
+        let work = Work { url: url.to_owned(), name: name.clone(), seed, is_dense, ..self.work.clone() };
         let process = Process::start(&self.worker, work.arguments());
         lock(&self.ids).push((process.id(), name));
         process
@@ -162,7 +165,7 @@ impl Site {
                 during(
                     &|| {
                         let process = &mut member.borrow_mut().process;
-                        lock(&self.killed).push(process.id());
+                        lock(&self.killed).push((process.id(), now().as_nanos()));
                         process.kill();
                     },
                     &|| {
@@ -200,9 +203,12 @@ impl Site {
                 };
                 during(&cut, &|| proxy.refuse(false));
             }
-            Action::Late(route, way) => {
-                let proxy = self.proxy(route);
-                during(&|| proxy.set_existing(way, Flow::Hold), &|| proxy.set_existing(way, Flow::Pass));
+            Action::Late(process, server, way) => {
+                let processes = process.map_or(0..PROCESSES, |process| process..process + 1);
+                let proxies: Vec<_> =
+                    processes.map(|process| self.proxy(Route { process, server })).collect();
+                let set = |flow| proxies.iter().for_each(|proxy| proxy.set_existing(way, flow));
+                during(&|| set(Flow::Hold), &|| set(Flow::Pass));
             }
             Action::One(route, back, way, flow) => {
                 let proxy = self.proxy(route);
