@@ -19,8 +19,8 @@ const BEGIN: &str = "
 The real core, with the model of a store with queues or the real code of a store, runs in virtual time on one machine: servers, processes and messages
 are stopped, late and lost as the seed says, and each process and server has a clock of its own. A seed reproduces its run.
 
-| store | runs | sections | faults | violations | last run | commit |
-|---|---|---|---|---|---|---|
+| store | runs | hours | sections | faults | violations | last run | commit |
+|---|---|---|---|---|---|---|---|
 ";
 
 const PLANTED: &str = "
@@ -33,14 +33,19 @@ Planted bugs, searched for from random seeds for a minute at most, in a debug bu
 /// Writes the tables.
 pub(super) fn results(page: &mut String, records: &[Record]) {
     *page += BEGIN;
-    for store in StoreKind::value_variants() {
-        let name = search::configuration(*store);
-        let of_store =
-            || records.iter().filter(|record| record.configuration == name && record.planted.is_none());
-        let [_, _, _, sections, faults, violations, last, commit] = summary(&name, of_store());
-        let runs = number(of_store().map(|record| record.runs).sum());
-        row(page, [&help(store), &runs, &sections, &faults, &violations, &last, &commit]);
+    let stores = StoreKind::value_variants();
+    let names: Vec<String> = stores.iter().map(|store| search::configuration(*store)).collect();
+    let mut row_of = |title: &str, names: &[String]| {
+        let of_stores =
+            || records.iter().filter(|it| names.contains(&it.configuration) && it.planted.is_none());
+        let [_, _, hours, sections, faults, violations, last, commit] = summary(title, of_stores());
+        let runs = number(of_stores().map(|record| record.runs).sum());
+        row(page, [title, &runs, &hours, &sections, &faults, &violations, &last, &commit]);
+    };
+    for (store, name) in stores.iter().zip(&names) {
+        row_of(&help(store), std::slice::from_ref(name));
     }
+    row_of("all", &names);
     *page += PLANTED;
     let mut searches: BTreeMap<&str, Vec<&Record>> = BTreeMap::new();
     for record in records.iter().filter(|record| record.runs > 0) {
