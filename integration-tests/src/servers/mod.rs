@@ -219,9 +219,12 @@ mod tests {
             Arc::new(azurite::Azurite::default()),
         ];
         for kind in kinds {
-            let private =
-                start_at(&kind, iter::once(taken).chain(ports())).expect("it starts at another port");
-            assert_ne!(private.port(), taken);
+            let start = |taken| start_at(&kind, iter::once(taken).chain(ports()));
+            let other = start(taken).expect("it starts at another port");
+            assert_ne!(other.port(), taken);
+            // Here a server of this kind replies, possibly before the new one notices it.
+            let private = start(other.port()).expect("it starts at a third port");
+            assert_ne!(private.port(), other.port());
         }
     }
 }
