@@ -80,15 +80,13 @@ fn by_token(observed: &Observed) -> HashMap<(&str, u64), &Section> {
 fn orphans<'o>(observed: &'o Observed, configuration: &'o Configuration) -> impl Iterator<Item = Found> + 'o {
     let sections = by_token(observed);
     let mut by_process: HashMap<Option<&str>, Disturbances> = HashMap::new();
-    // A request that has not ended may not have received its grant yet.
-    let is_running =
-        |owner: &str| observed.process_of_owner(owner).is_some() && observed.ended(owner).is_none();
-    let is_of_dead = |owner: &str| observed.is_killed(owner);
-    let shown =
-        observed.shown.iter().filter(move |shown| !is_of_dead(&shown.owner) && !is_running(&shown.owner));
-    shown.filter_map(move |shown| {
+    observed.shown.iter().filter(|shown| !observed.is_killed(&shown.owner)).filter_map(move |shown| {
         let Shown { lock, token, owner, span: (from, to) } = shown;
         let process = observed.process_of_owner(owner);
+        // A request that has not ended may not have received its grant yet.
+        if process.is_some() && observed.ended(owner).is_none() {
+            return None;
+        }
         let disturbances = by_process.entry(process).or_insert_with(|| {
             let faults = match process {
                 _ if configuration.loses_grants => {

@@ -23,7 +23,9 @@ pub(super) fn late_claims<'o>(
     observed.entries.iter().filter_map(move |entry| {
         let Entry { lock, owner, at, absent } = entry;
         let (limit, ended) = (limit?, observed.ended(owner)?);
-        let is_late = *absent >= ended.saturating_add(nanos(limit + TOLERANCE));
+        if *absent < ended.saturating_add(nanos(limit + TOLERANCE)) {
+            return None;
+        }
         // A server may stop between the check and the commit. A release before a kill may be undone.
         let is_excused = observed.applied.iter().any(|fault| {
             let excuses = match fault.action.kind() {
@@ -33,7 +35,7 @@ pub(super) fn late_claims<'o>(
             };
             excuses && fault.to > ended && fault.from < *at
         });
-        (is_late && !is_excused).then(|| {
+        (!is_excused).then(|| {
             let after = Duration::from_nanos(absent - ended);
             let what = format!("{owner} has an entry in {lock}, and had none {after:.1?} after its request");
             Found {

@@ -34,7 +34,7 @@ pub struct Entry {
 }
 
 /// The looks at the store so far.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 pub struct Looks {
     /// The holds that were shown.
     pub shown: Vec<Shown>,

@@ -86,8 +86,8 @@ impl Observed {
 
     /// Returns it with what the store has shown.
     #[must_use]
-    pub fn with(self, Looks { shown, entries, .. }: Looks) -> Self {
-        Self { shown, entries, ..self }
+    pub fn with(self, looks: &Looks) -> Self {
+        Self { shown: looks.shown.clone(), entries: looks.entries.clone(), ..self }
     }
 
     /// Ends the holds of killed processes when these were killed: their clients hold nothing from then on.

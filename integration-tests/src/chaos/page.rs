@@ -181,8 +181,7 @@ The checker verifies, by the clock that all processes share:
 A PostgreSQL server that is killed may restore holds that were released, until their leases expire.
 
 In `http_languages`, clients in Rust, Python, TypeScript and Go use two lock services at the same time. A grant that the network loses occupies its lock for one lease, and a
-client that waits gives a silent server up after 15 s: the lock is not idle until then. In
-`http_restarts`, one of the services is killed or stopped every second.
+client that waits gives a silent server up after 15 s: the lock is not idle until then. In `http_restarts`, one of the services is killed or stopped every second.
 
 The pessimistic strategy has no promise for a broken connection, so its runs have no faults of the network and no killed server. Configurations
 of their own step the clocks of servers by up to ten seconds, fill their disks, or return servers to data of up to three seconds before.

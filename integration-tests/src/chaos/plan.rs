@@ -39,7 +39,7 @@ pub struct Large {
 /// The most kinds of faults in a period: the fewer there are, the more often each happens.
 const KINDS: usize = 3;
 
-/// The processes whose clients have many short sections, on many locks.
+/// The processes with many short sections, on many locks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Density {
     /// No process.

@@ -122,7 +122,7 @@ impl Site {
         applied
     }
 
-    /// Returns the process ids of killed processes.
+    /// Returns the process ids of killed processes, with the times of the kills.
     #[must_use]
     pub fn killed(&self) -> Vec<(u32, u64)> {
         lock(&self.killed).clone()

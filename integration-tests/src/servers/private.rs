@@ -281,11 +281,12 @@ fn wait_until_ready(keeper: &Keeper, kind: &dyn ServerKind, url: &str) -> Result
     let (home, server) = (keeper.directory().to_owned(), keeper.server());
     let ready = async move {
         loop {
-            match kind.data_directory(url, &home).await {
-                Ok(directory) if kind.is_own_directory(&directory, &home) => return Ok(()),
-                // Another server may have the port: the end of this one shows it, with a message in the log.
-                Ok(_) | Err(_) => clock::pause(Duration::from_millis(5)).await,
+            // Another server may have the port: the end of this one shows it, with a message in the log.
+            let directory = kind.data_directory(url, &home).await;
+            if directory.is_ok_and(|directory| kind.is_own_directory(&directory, &home)) {
+                return Ok(());
             }
+            clock::pause(Duration::from_millis(5)).await;
         }
     };
     let ready = async move {
