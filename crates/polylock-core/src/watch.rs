@@ -74,7 +74,7 @@ pub struct Watch {
     handle: Arc<StoreHandle>,
     inspect: Arc<dyn Inspect>,
     target: Target,
-    state: WatchState,
+    state: Arc<WatchState>,
     /// The events that [`next`](Self::next) has not returned yet.
     events: VecDeque<WatchEvent>,
     /// The read that is due next, or is under way.
@@ -92,7 +92,7 @@ impl Watch {
             return Err(Error::Unsupported { backend: context.backend(), capability: "inspection" });
         };
         let due = (context.now(), context.now());
-        let (state, events) = (WatchState::default(), VecDeque::new());
+        let (state, events) = Default::default();
         let mut watch = Self { handle, inspect, target, state, events, reading: None, version: None, due };
         let read = watch.read().await?;
         let found = read.result?;
@@ -101,9 +101,9 @@ impl Watch {
         Ok(watch)
     }
 
-    /// Returns the state of the last read.
+    /// Returns the state of the last read. A clone of the `Arc` keeps it while the watch goes on, without a copy of the locks.
     #[must_use]
-    pub fn state(&self) -> &WatchState {
+    pub fn state(&self) -> &Arc<WatchState> {
         &self.state
     }
 
@@ -135,7 +135,7 @@ impl Watch {
         let mut events = mem::take(&mut self.events);
         match read.result {
             Ok(found) => {
-                if self.state.outage.take().is_some() {
+                if self.state.outage.is_some() {
                     events.push_back(WatchEvent::Available);
                 }
                 events.extend(self.merge(found, read.ended).into_iter().map(WatchEvent::Changed));
@@ -199,9 +199,9 @@ impl Watch {
         }
     }
 
-    /// Replaces the state by the locks `found` at `now`, and returns the changes. A lock that is missing is free.
+    /// Replaces the state by the locks `found` at `now`, without an outage, and returns the changes. A lock that is missing is free.
     fn merge(&mut self, found: Vec<LockStatus>, now: Moment) -> Vec<Change> {
-        let mut before = mem::take(&mut self.state.locks);
+        let WatchState { locks: mut before, read_at, .. } = Arc::unwrap_or_clone(mem::take(&mut self.state));
         let free = |name: LockName| LockStatus::new(name, Vec::new(), Vec::new());
         let mut changes = Vec::new();
         let mut after = BTreeMap::new();
@@ -209,9 +209,8 @@ impl Watch {
             found.into_iter().map(|status| (before.remove(&status.name), status)).collect();
         pairs.extend(before.into_iter().map(|(name, old)| (Some(old), free(name))));
         for (old, status) in pairs {
-            let old = old.unwrap_or_else(|| {
-                Arc::new(WatchedLock::new(free(status.name.clone()), self.state.read_at, None))
-            });
+            let old =
+                old.unwrap_or_else(|| Arc::new(WatchedLock::new(free(status.name.clone()), read_at, None)));
             let changed = compare(&old, &status, now);
             let lock = Arc::new(WatchedLock::new(status, now, Some(&old)));
             if !lock.status.is_free() {
@@ -223,20 +222,20 @@ impl Watch {
                 lock: lock.clone(),
             }));
         }
-        self.state.locks = after;
-        self.state.read_at = now;
+        self.state = Arc::new(WatchState { locks: after, read_at: now, outage: None });
         changes
     }
 
     /// Records a failed read. Returns the outage if it begins with this.
     fn failed(&mut self, since: Moment, error: &Error) -> Option<Outage> {
         let error = error.chain();
-        if let Some(known) = &mut self.state.outage {
+        let state = Arc::make_mut(&mut self.state);
+        if let Some(known) = &mut state.outage {
             known.error = error;
             return None;
         }
         let outage = Outage { since, until: Moment::NEVER, error };
-        self.state.outage = Some(outage.clone());
+        state.outage = Some(outage.clone());
         Some(outage)
     }
 }

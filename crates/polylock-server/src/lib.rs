@@ -30,5 +30,6 @@ mod tls;
 mod tls;
 mod turns;
 mod waiters;
+mod watches;
 
 pub use self::{access::Access, serve::serve, service::Service, tls::Tls};

@@ -1,6 +1,6 @@
 //! Replies that are streams of lines: JSON, or server-sent events.
 
-use std::{convert::Infallible, time::Duration};
+use std::{convert::Infallible, fmt::Display, time::Duration};
 
 use axum::{
     body::Body,
@@ -8,15 +8,14 @@ use axum::{
 };
 use futures_util::{Stream, StreamExt};
 use http::{HeaderMap, header};
-use serde_json::Value;
 
 /// The longest time between two lines: an empty one shows that the server is alive, and finds a client that is gone.
 pub(crate) const HEARTBEAT: Duration = Duration::from_secs(5);
 
-/// Returns the reply with these lines, in the form that the client accepts. `None` is a heartbeat.
+/// Returns the reply with these lines of JSON, in the form that the client accepts. `None` is a heartbeat.
 pub(crate) fn reply(
     headers: &HeaderMap,
-    lines: impl Stream<Item = Option<Value>> + Send + 'static,
+    lines: impl Stream<Item = Option<impl Display>> + Send + 'static,
 ) -> Response {
     let is_event_stream = headers
         .get(header::ACCEPT)
@@ -28,7 +27,7 @@ pub(crate) fn reply(
     (headers, Body::from_stream(lines)).into_response()
 }
 
-fn text(line: Option<Value>, is_event_stream: bool) -> String {
+fn text(line: Option<impl Display>, is_event_stream: bool) -> String {
     match (line, is_event_stream) {
         (Some(line), false) => format!("{line}\n"),
         (Some(line), true) => format!("data: {line}\n\n"),

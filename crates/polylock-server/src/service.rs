@@ -17,14 +17,14 @@ use tokio::sync::{Semaphore, broadcast, watch};
 
 use crate::{
     access::Access, clock::ServerClock, confirmations::Confirmations, readiness::Readiness, tls::Tls,
-    turns::Turns, waiters::Waiters,
+    turns::Turns, waiters::Waiters, watches::Watches,
 };
 
 /// The number of names of broken locks that a slow reader may be behind.
 const ALERTS: usize = 1024;
 
-/// The number of readers of events at the same time. Each has the state of all its locks, some kilobytes for each one.
-pub(crate) const READERS: usize = 64;
+/// The number of readers of events at the same time. Each event is sent to all of them.
+pub(crate) const READERS: usize = 1024;
 
 /// A store that is offered to the clients of a server. Copies share it.
 #[derive(Debug, Clone)]
@@ -47,6 +47,7 @@ pub(crate) struct Inner {
     pub(crate) readiness: Readiness,
     /// The places of the readers of events.
     pub(crate) readers: Arc<Semaphore>,
+    pub(crate) watches: Arc<Watches>,
     /// As many copies of it as streams hold locks.
     pub(crate) held: Arc<()>,
     /// True once the server shuts down.
@@ -99,6 +100,7 @@ impl Service {
             alerts,
             readiness: Readiness::default(),
             readers: Arc::new(Semaphore::new(READERS)),
+            watches: Arc::default(),
             held: Arc::default(),
             closes: watch::Sender::default(),
         });

@@ -11,6 +11,36 @@ pub(super) const MUTANTS: &[Mutant] = &[
         test: ("units of library polylock_server", "events::tests::all_streams_end_at_a_shutdown"),
     },
     Mutant {
+        name: "http: a reader of events receives a change as an event and in the present state",
+        file: "crates/polylock-server/src/events.rs",
+        from: "!self.unsent.as_ref().is_some_and(is_unsent)",
+        to: "!self.unsent.as_ref().is_some_and(|begin| false && is_unsent(begin))",
+        test: (
+            "units of library polylock_server",
+            "events::tests::changes_while_the_present_state_is_sent_are_events_or_part_of_it",
+        ),
+    },
+    Mutant {
+        name: "http: a reader of events that is too slow continues with the oldest known event",
+        file: "crates/polylock-server/src/watches.rs",
+        from: "position.checked_sub(self.dropped).ok_or(TooSlow)?",
+        to: "position.checked_sub(self.dropped).ok_or(TooSlow).unwrap_or(0)",
+        test: (
+            "units of library polylock_server",
+            "events::tests::a_reader_that_is_too_slow_begins_again_with_the_present_state",
+        ),
+    },
+    Mutant {
+        name: "http: the watch of a prefix stays without readers",
+        file: "crates/polylock-server/src/watches.rs",
+        from: "if sender.receiver_count() == 0 {",
+        to: "if sender.receiver_count() == usize::MAX {",
+        test: (
+            "units of library polylock_server",
+            "events::tests::the_readers_of_a_prefix_share_a_watch_that_ends_with_the_last_one",
+        ),
+    },
+    Mutant {
         name: "http: the server renews a lock although its client has not confirmed the grant",
         file: "crates/polylock-server/src/streams.rs",
         from: "handle.filter(|_| confirms)",
