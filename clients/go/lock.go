@@ -48,8 +48,8 @@ type Lock struct {
 	confirmed bool
 }
 
-// newLock returns the lock of a grant, or releases it if the caller does not wait any more.
-func newLock(ctx context.Context, name, mode string, opened *stream) (*Lock, error) {
+// newLock returns the lock of a grant.
+func newLock(name, mode string, opened *stream) (*Lock, error) {
 	granted := opened.first
 	clock, lasts, err := opened.lasts(granted.Until, grantAge)
 	if err != nil {
@@ -82,10 +82,6 @@ func newLock(ctx context.Context, name, mode string, opened *stream) (*Lock, err
 	// The reader waits for the server, and the watch for the deadline: a silent server delays no loss.
 	go lock.read()
 	go lock.watch()
-	if ctx.Err() != nil {
-		lock.Release()
-		return nil, ctx.Err()
-	}
 	return lock, nil
 }
 

@@ -50,19 +50,11 @@ func (client *Client) Once(ctx context.Context, name string, job Job) (*Attempt,
 		}
 	}
 	body["retries"] = job.Retries
-	opened, err := client.open(ctx, "/v1/jobs/"+url.PathEscape(name), body, job.Wait)
-	if err != nil {
+	lock, err := client.acquire(ctx, name, "", "/v1/jobs/"+url.PathEscape(name), body, job.Wait)
+	if lock == nil {
 		return nil, err
 	}
-	if opened.first.Event == "skipped" {
-		opened.close()
-		return nil, nil
-	}
-	lock, err := newLock(ctx, name, "", opened)
-	if err != nil {
-		return nil, err
-	}
-	return &Attempt{Lock: lock, Number: opened.first.Attempt, client: client}, nil
+	return &Attempt{Lock: lock, Number: lock.stream.first.Attempt, client: client}, nil
 }
 
 // Succeeded records the success. Call it before the release. It returns [ErrLost] if the lock is lost: the attempt then counts as failed.

@@ -15,6 +15,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"sync/atomic"
 	"time"
 )
 
@@ -29,7 +30,7 @@ const connectTimeout = 5 * time.Second
 
 // Client is the lock service at some URLs. All servers must serve the same store. The fields are not changed while it is used.
 type Client struct {
-	// URLs are the servers; a request is sent to the first one that replies.
+	// URLs are the servers, of which one is used until it fails.
 	URLs []string
 	// Token is the one of this caller, if the servers require one.
 	Token string
@@ -38,6 +39,9 @@ type Client struct {
 	Silence time.Duration
 	// HTTP sends the requests. It must have no time limit.
 	HTTP *http.Client
+
+	// The index of the server that has replied last.
+	used atomic.Int32
 }
 
 // New returns a client of these servers; of the one on this machine without a URL.
@@ -72,11 +76,7 @@ const longestPause = 2 * time.Second
 // Acquire waits for the lock. It returns [ErrNotAcquired] if another request holds it and the time to wait is over, [ErrUnavailable] if no server can be reached, a
 // [*Problem] for invalid settings, and the error of the context if that ends.
 func (client *Client) Acquire(ctx context.Context, name string, options Options) (*Lock, error) {
-	opened, err := client.open(ctx, "/v1/locks/"+url.PathEscape(name), options.body(), options.Wait)
-	if err != nil {
-		return nil, err
-	}
-	return newLock(ctx, name, options.Mode, opened)
+	return client.acquire(ctx, name, options.Mode, "/v1/locks/"+url.PathEscape(name), options.body(), options.Wait)
 }
 
 // Campaign waits until this candidate leads in the election, without a limit, also while no server can be reached. Its term ends with the lock; end its work

@@ -88,6 +88,35 @@ func TestAWaiterContinuesWithTheNextServerIfItsOwnIsStopped(t *testing.T) {
 	one.process.Signal(syscall.SIGCONT)
 }
 
+func TestAReleaseContinuesWithTheNextServerIfItsOwnIsStopped(t *testing.T) {
+	directory := t.TempDir()
+	one, other := start(t, directory), start(t, directory)
+	lock := acquire(t, polylock.New(one.url, other.url), polylock.Options{})
+	one.process.Signal(syscall.SIGSTOP)
+	released := make(chan struct{})
+	go func() { lock.Release(); close(released) }()
+	// Less than the lease.
+	acquire(t, polylock.New(other.url), polylock.Options{Wait: 10 * time.Second}).Release()
+	<-released
+	one.process.Signal(syscall.SIGCONT)
+}
+
+func TestAStoppedServerDelaysOneRequest(t *testing.T) {
+	directory := t.TempDir()
+	stopped, other := start(t, directory), start(t, directory)
+	stopped.process.Signal(syscall.SIGSTOP)
+	locks := polylock.New(stopped.url, other.url)
+	acquire(t, locks, polylock.Options{}).Release()
+	begin := time.Now()
+	for range [10]int{} {
+		acquire(t, locks, polylock.Options{}).Release()
+	}
+	// Five seconds for each request to the stopped one.
+	if took := time.Since(begin); took > 10*time.Second {
+		t.Fatal(took)
+	}
+}
+
 func TestTheTimeToWaitHoldsForAllServersTogether(t *testing.T) {
 	directory := t.TempDir()
 	stopped, other := start(t, directory), start(t, directory)

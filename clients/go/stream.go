@@ -35,6 +35,9 @@ const (
 	clockTimeout = 2 * time.Second
 )
 
+// replyTimeout is the silence before the reply to a request that waits, which begins at once.
+const replyTimeout = 5 * time.Second
+
 // renewalTimeout is the silence after which a server is given up that is to renew or to release a hold, and releaseTimeout the time limit for a release.
 const (
 	renewalTimeout = time.Second
@@ -77,8 +80,9 @@ func (opened *stream) close() {
 	opened.body.Close()
 }
 
-// open sends a request to the first server that replies, and waits, over all servers together.
-func (client *Client) open(ctx context.Context, path string, body map[string]any, wait time.Duration) (*stream, error) {
+// acquire waits for a lock, over all servers together. It returns nil if the job is not due.
+func (client *Client) acquire(ctx context.Context, name, mode, path string, body map[string]any, wait time.Duration) (*Lock, error) {
+	body["confirm"] = true
 	begin := time.Now()
 	for {
 		var opened *stream
@@ -86,18 +90,27 @@ func (client *Client) open(ctx context.Context, path string, body map[string]any
 			if wait != 0 {
 				body["wait"] = milliseconds(wait - since(begin))
 			}
-			body["confirm"] = true
-			opened, err = client.openOn(ctx, server, path, body)
+			opened, err = client.openOn(ctx, server, path, body, wait)
 			return err
 		})
-		if err != errLateGrant {
-			return opened, err
+		if err != nil {
+			return nil, err
+		}
+		if opened.first.Event == "skipped" {
+			opened.close()
+			return nil, nil
+		}
+		lock, err := newLock(name, mode, opened)
+		if err != nil || lock.Remaining() > 0 && ctx.Err() == nil {
+			return lock, err
+		}
+		// Its lease had ended when the grant arrived, or the caller does not wait any more.
+		lock.Release()
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
 		}
 	}
 }
-
-// errLateGrant means that the lease of a grant had ended when the grant arrived.
-var errLateGrant = errors.New("late grant")
 
 // post sends a request that may be repeated.
 func (client *Client) post(ctx context.Context, path string, body map[string]any) error {
@@ -145,12 +158,15 @@ func (client *Client) renew(ctx context.Context, path string, body map[string]an
 	return clock, lasts, err
 }
 
-// first calls send with each server until one has replied.
+// first calls send with each server until one has replied, beginning with the one that has replied last.
 func (client *Client) first(ctx context.Context, send func(server string) error) error {
 	failure := errors.New("there is no server")
-	for _, server := range client.URLs {
-		err := send(strings.TrimSuffix(server, "/"))
+	first := int(client.used.Load())
+	for number := range client.URLs {
+		used := (first + number) % len(client.URLs)
+		err := send(strings.TrimSuffix(client.URLs[used], "/"))
 		if err == nil {
+			client.used.Store(int32(used))
 			return nil
 		}
 		if ctx.Err() != nil {
@@ -171,12 +187,16 @@ type goneError struct{ cause error }
 
 func (err *goneError) Error() string { return err.cause.Error() }
 
-func (client *Client) openOn(ctx context.Context, server, path string, body map[string]any) (*stream, error) {
+func (client *Client) openOn(ctx context.Context, server, path string, body map[string]any, wait time.Duration) (*stream, error) {
 	// The stream outlives the context of the caller, which limits the wait alone.
 	open, cancel := context.WithCancel(context.Background())
 	stop := make(chan struct{})
 	alive := make(chan struct{}, 1)
-	go client.limit(ctx, stop, alive, cancel)
+	silence := client.Silence
+	if wait != NoWait && silence > replyTimeout {
+		silence = replyTimeout
+	}
+	go client.limit(ctx, stop, alive, silence, cancel)
 	opened, err := client.readGrant(open, alive, server, path, body)
 	close(stop)
 	if err != nil {
@@ -188,8 +208,8 @@ func (client *Client) openOn(ctx context.Context, server, path string, body map[
 }
 
 // limit cancels a request whose context ends, or whose server is silent, until stop.
-func (client *Client) limit(ctx context.Context, stop, alive <-chan struct{}, cancel func()) {
-	timer := time.NewTimer(client.Silence)
+func (client *Client) limit(ctx context.Context, stop, alive <-chan struct{}, silence time.Duration, cancel func()) {
+	timer := time.NewTimer(silence)
 	defer timer.Stop()
 	for {
 		select {
@@ -259,6 +279,7 @@ func (client *Client) readGrant(ctx context.Context, alive chan<- struct{}, serv
 		response.Body.Close()
 		return nil, err
 	}
+	alive <- struct{}{}
 	opened := &stream{client: client, server: server, clock: clock, lines: bufio.NewScanner(response.Body), body: response.Body}
 	if opened.first, err = opened.wait(alive); err != nil {
 		response.Body.Close()
@@ -278,12 +299,6 @@ func (opened *stream) wait(alive chan<- struct{}) (*line, error) {
 		case "queued":
 		case "failed":
 			return nil, firstProblem(next.Problem).asError()
-		case "granted":
-			clock, lasts, err := opened.lasts(next.Until, grantAge)
-			if err == nil && lasts <= since(clock.sent) {
-				err = errLateGrant
-			}
-			return next, err
 		default:
 			return next, nil
 		}

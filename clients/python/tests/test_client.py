@@ -76,6 +76,30 @@ class Case(unittest.TestCase):
         self.assertEqual([type(held).__name__ for held in waited], ["Held"])
         waited[0].release()  # type: ignore[attr-defined]
 
+    def test_a_release_continues_with_the_next_server_if_its_own_is_stopped(self) -> None:
+        other = Server(self.directory)
+        self.addCleanup(other.end)
+        held = Client(self.server.url, other.url).lock("n").acquire()
+        self.server.process.send_signal(signal.SIGSTOP)
+        releasing = threading.Thread(target=held.release)
+        releasing.start()
+        # Less than the lease.
+        Client(other.url).lock("n", wait=10).acquire().release()
+        releasing.join()
+        self.server.process.send_signal(signal.SIGCONT)
+
+    def test_a_stopped_server_delays_one_request(self) -> None:
+        stopped = Server(self.directory)
+        self.addCleanup(stopped.end)
+        stopped.process.send_signal(signal.SIGSTOP)
+        locks = Client(stopped.url, self.server.url)
+        locks.lock("n").acquire().release()
+        begin = time.monotonic()
+        for _ in range(10):
+            locks.lock("n").acquire().release()
+        # Five seconds for each request to the stopped one.
+        self.assertLess(time.monotonic() - begin, 10)
+
     def test_the_time_to_wait_holds_for_all_servers_together(self) -> None:
         first = self.locks.lock("n").acquire()
         stopped = Server(self.directory)

@@ -2,9 +2,10 @@
 
 import { setTimeout as pause } from "node:timers/promises";
 
+import { now, since } from "./clock.js";
 import { Unavailable } from "./errors.js";
 import { Attempt, Held } from "./held.js";
-import { type ClientSettings, Servers, time } from "./servers.js";
+import { type ClientSettings, Servers, type Stream, time } from "./servers.js";
 
 export { ServerClock } from "./clock.js";
 export { Lost, NotAcquired, PolylockError, Refused, Unavailable } from "./errors.js";
@@ -60,8 +61,9 @@ export class Client {
    * and with the reason of `signal` if that is aborted.
    */
   async acquire(name: string, { ttlMs, waitMs, signal, ...settings }: Settings = {}): Promise<Held> {
-    const stream = await this.#servers.open(`/v1/locks/${encodeURIComponent(name)}`, { ...settings, ttl: time(ttlMs) }, waitMs, signal);
-    return new Held(name, this.#servers, stream, settings.mode);
+    const path = `/v1/locks/${encodeURIComponent(name)}`;
+    const held = await this.#acquire(path, { ...settings, ttl: time(ttlMs) }, waitMs, signal, (stream) => new Held(name, this.#servers, stream, settings.mode));
+    return held!;
   }
 
   /**
@@ -82,9 +84,23 @@ export class Client {
   /** Begins an attempt of the job `name`; resolves to `undefined` if it is not due. It waits while another process runs the job. Rejects as `acquire` does. */
   async once(name: string, { everyMs, atMs, ttlMs, waitMs, signal, ...settings }: JobSettings): Promise<Attempt | undefined> {
     const body = { ...settings, every: time(everyMs), at: time(atMs), ttl: time(ttlMs) };
-    const stream = await this.#servers.open(`/v1/jobs/${encodeURIComponent(name)}`, body, waitMs, signal);
-    if (stream.first.event !== "skipped") return new Attempt(name, this.#servers, stream);
-    stream.closing.abort();
-    return undefined;
+    return this.#acquire(`/v1/jobs/${encodeURIComponent(name)}`, body, waitMs, signal, (stream) => new Attempt(name, this.#servers, stream));
+  }
+
+  /** Waits for a lock; resolves to `undefined` if the job is not due. */
+  async #acquire<H extends Held>(path: string, body: object, waitMs: number | undefined, signal: AbortSignal | undefined, heldBy: (stream: Stream) => H): Promise<H | undefined> {
+    const begin = now();
+    for (;;) {
+      const stream = await this.#servers.open(path, body, waitMs === undefined ? undefined : waitMs - since(begin), signal);
+      if (stream.first.event === "skipped") {
+        stream.closing.abort();
+        return undefined;
+      }
+      const held = heldBy(stream);
+      if (held.isHeld && !signal?.aborted) return held;
+      // Its lease had ended when the grant arrived, or nobody waits any more.
+      await held.release();
+      signal?.throwIfAborted();
+    }
   }
 }

@@ -1,4 +1,4 @@
-/** The servers, and the requests to them: the first one that replies serves a request. */
+/** The servers, and the requests to them: one is used until it fails. */
 
 import { type Moment, ServerClock, now, since } from "./clock.js";
 import { type Problem, Unavailable, errorOf } from "./errors.js";
@@ -74,11 +74,11 @@ const RENEWAL_TIMEOUT_MS = 1000;
 /** The silence after which a server is given up while a request waits. It sends a line every five seconds. */
 const SILENCE_MS = 15_000;
 
+/** The silence before the reply to a request that waits, which begins at once. */
+const REPLY_TIMEOUT_MS = 5000;
+
 /** The server has ended, or is silent. */
 class Gone extends Error {}
-
-/** The lease of a grant had ended when the grant arrived. */
-class LateGrant extends Error {}
 
 /** Returns a time for the body of a request. */
 export const time = (ms: number | undefined) => (ms === undefined ? undefined : `${Math.max(Math.round(ms), 0)}ms`);
@@ -87,6 +87,8 @@ export class Servers {
   readonly #urls: readonly string[];
   readonly #headers: Record<string, string>;
   readonly #silenceMs: number;
+  /** The index of the server that has replied last. */
+  #used = 0;
 
   constructor(urls: string | readonly string[], { token, silenceMs = SILENCE_MS }: ClientSettings) {
     this.#urls = typeof urls === "string" ? [urls] : urls;
@@ -97,16 +99,10 @@ export class Servers {
   /** Waits for a lock, for `waitMs` over all servers together. */
   async open(path: string, settings: object, waitMs?: number, signal?: AbortSignal): Promise<Stream> {
     const begin = now();
-    for (;;) {
-      try {
-        return await this.#first(signal, (url, closing) => {
-          const body = { ...settings, wait: time(waitMs === undefined ? undefined : waitMs - since(begin)) };
-          return this.#open(new URL(path, url), this.#request(body, closing.signal), closing);
-        });
-      } catch (error) {
-        if (!(error instanceof LateGrant)) throw error;
-      }
-    }
+    return this.#first(signal, (url, closing) => {
+      const body = { ...settings, wait: time(waitMs === undefined ? undefined : waitMs - since(begin)) };
+      return this.#open(new URL(path, url), this.#request(body, closing.signal), closing, waitMs !== 0);
+    });
   }
 
   /** Sends a request that may be repeated. */
@@ -148,13 +144,17 @@ export class Servers {
 
   async #first<T>(signal: AbortSignal | undefined, send: (url: string, closing: AbortController) => Promise<T>): Promise<T> {
     let failure: unknown;
-    for (const url of this.#urls) {
+    const first = this.#used;
+    for (let number = first; number < first + this.#urls.length; number++) {
+      const used = number % this.#urls.length;
       const closing = new AbortController();
       const abort = () => closing.abort(signal?.reason);
       signal?.throwIfAborted();
       signal?.addEventListener("abort", abort, { once: true });
       try {
-        return await send(url, closing);
+        const result = await send(this.#urls[used]!, closing);
+        this.#used = used;
+        return result;
       } catch (error) {
         closing.abort();
         signal?.throwIfAborted();
@@ -181,16 +181,17 @@ export class Servers {
     return new ServerClock(sent, response.headers.get("polylock-clock") ?? "");
   }
 
-  async #open(url: URL, request: RequestInit, closing: AbortController): Promise<Stream> {
+  async #open(url: URL, request: RequestInit, closing: AbortController, waits: boolean): Promise<Stream> {
     let timer: NodeJS.Timeout | undefined;
-    const restart = () => {
+    const restart = (silenceMs = this.#silenceMs) => {
       clearTimeout(timer);
-      timer = setTimeout(() => closing.abort(new Gone("the server is silent")), this.#silenceMs);
+      timer = setTimeout(() => closing.abort(new Gone("the server is silent")), silenceMs);
     };
-    restart();
+    restart(waits ? Math.min(this.#silenceMs, REPLY_TIMEOUT_MS) : this.#silenceMs);
     try {
       const sent = now();
       const response = await this.#send(url, request);
+      restart();
       const clock = new ServerClock(sent, response.headers.get("polylock-clock") ?? "");
       const lines = linesOf(response, () => timer && restart());
       const stream = new Stream(clock, lines, closing, () => this.#clockOf(url));
@@ -199,10 +200,7 @@ export class Servers {
         if (done) throw new Gone("the server has ended while the request waited");
         if (line.event === "failed") throw errorOf(line.problem ?? {});
         if (line.event === "queued") continue;
-        if (line.event === "granted") {
-          stream.lease = await stream.leaseUntil(line.until ?? "", GRANT_AGE_MS);
-          if (left(stream.lease) <= 0) throw new LateGrant();
-        }
+        if (line.event === "granted") stream.lease = await stream.leaseUntil(line.until ?? "", GRANT_AGE_MS);
         stream.first = line;
         return stream;
       }

@@ -67,6 +67,29 @@ test("a waiter continues with the next server if its own is stopped", async () =
   await held.release();
 });
 
+test("a release continues with the next server if its own is stopped", async () => {
+  const other = await start();
+  const held = await new Client([server.url, other.url]).acquire("n");
+  server.child.kill("SIGSTOP");
+  const releasing = held.release();
+  // Less than the lease.
+  const next = await new Client(other.url).acquire("n", { waitMs: 10_000 });
+  await releasing;
+  server.child.kill("SIGCONT");
+  await next.release();
+});
+
+test("a stopped server delays one request", async () => {
+  const stopped = await start();
+  stopped.child.kill("SIGSTOP");
+  const locks = new Client([stopped.url, server.url]);
+  await (await locks.acquire("n")).release();
+  const begin = performance.now();
+  for (let number = 0; number < 10; number++) await (await locks.acquire("n")).release();
+  // Five seconds for each request to the stopped one.
+  assert.ok(performance.now() - begin < 10_000);
+});
+
 test("the time to wait holds for all servers together", async () => {
   const first = await locks.acquire("n");
   const stopped = await start();

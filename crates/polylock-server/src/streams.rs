@@ -32,7 +32,12 @@
 //!
 //! A client that keeps a stream for minutes repeats 1 and 2 with any other request.
 
-use std::{future, pin::Pin, sync::Arc, time::Duration};
+use std::{
+    future,
+    pin::{Pin, pin},
+    sync::Arc,
+    time::Duration,
+};
 
 use axum::{
     extract::{Path, State},
@@ -334,12 +339,14 @@ async fn next(service: &Inner, confirms: bool, stage: Stage) -> Option<(Option<V
                     None => future::pending().await,
                 }
             };
-            // A renewal before the deadline is read is not missed.
-            let renewed = guard.renewed();
-            let deadline = guard.deadline();
-            let is_known = deadline == *until || !guard.is_held();
-            let renewed = async move { if is_known { renewed.await } else { Some(deadline) } };
+            // Its locals are in its memory once; what it captured would be there twice.
             let change = async {
+                // A renewal before the deadline is read is not missed.
+                let renewed = pin!(guard.renewed());
+                let deadline = guard.deadline();
+                if deadline != *until && guard.is_held() {
+                    return Change::Renewed(deadline);
+                }
                 tokio::select! {
                     biased;
                     renewed = renewed => match renewed {

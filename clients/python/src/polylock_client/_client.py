@@ -5,12 +5,15 @@ from __future__ import annotations
 import ssl
 import time
 from types import TracebackType
-from typing import Any, Iterable, Optional
+from typing import Any, Callable, Iterable, Optional, TypeVar
 from urllib.parse import quote
 
+from ._clock import now
 from ._errors import Unavailable
 from ._held import Attempt, Held
-from ._servers import SILENCE, Seconds, Servers, text
+from ._servers import SILENCE, Seconds, Servers, Stream, text
+
+H = TypeVar("H", bound=Held)
 
 #: The longest pause of a candidate while no server can be reached.
 LONGEST_PAUSE: Seconds = 2
@@ -99,11 +102,25 @@ class Client:
         """
         times = {"every": text(every), "at": None if at is None else text(at)}
         body = _body(ttl, retries=retries, owner=owner, label=label, **times)
-        stream = self._servers.open(f"/v1/jobs/{quote(name, safe='')}", body, wait)
+        path = f"/v1/jobs/{quote(name, safe='')}"
+        return _acquire(self._servers, path, body, wait, lambda stream: Attempt(name, self._servers, stream))
+
+
+def _acquire(
+    servers: Servers, path: str, body: dict[str, Any], wait: Optional[Seconds], held_by: Callable[[Stream], H]
+) -> Optional[H]:
+    """Waits for a lock; ``None`` if the job is not due."""
+    begin = now()
+    while True:
+        stream = servers.open(path, body, None if wait is None else max(wait - (now() - begin), 0))
         if stream.line["event"] == "skipped":
             stream.close()
             return None
-        return Attempt(name, self._servers, stream)
+        held = held_by(stream)
+        if held.is_held:
+            return held
+        # Its lease had ended when the grant arrived.
+        held.release()
 
 
 def _body(ttl: Optional[Seconds], **settings: Any) -> dict[str, Any]:
@@ -128,16 +145,20 @@ class Lock:
         Raises :class:`NotAcquired` if another request holds it and the time to wait is over, :class:`Unavailable` if no server can be reached, and
         :class:`Refused` for invalid settings.
         """
-        pause = 0.1
+        path, pause = f"/v1/locks/{quote(self._name, safe='')}", 0.1
         while True:
             try:
-                stream = self._servers.open(f"/v1/locks/{quote(self._name, safe='')}", self._body, self._wait)
-                return Held(self._name, self._servers, stream, self._body.get("mode"))
+                held = _acquire(self._servers, path, self._body, self._wait, self._held_by)
+                assert held is not None
+                return held
             except Unavailable:
                 if not self._campaigns:
                     raise
             time.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE)
+
+    def _held_by(self, stream: Stream) -> Held:
+        return Held(self._name, self._servers, stream, self._body.get("mode"))
 
     def __enter__(self) -> Held:
         self._held = self.acquire()

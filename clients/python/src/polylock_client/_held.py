@@ -77,7 +77,7 @@ class Held:
             for name, identity in self._ids.items():
                 # The end of a stream is no release: the network may have cut it.
                 with contextlib.suppress(PolylockError):
-                    self._servers.repeatable("DELETE", f"/v1/holds/{identity}?{urlencode({'name': name, **self._hold})}")
+                    self._servers.delete(f"/v1/holds/{identity}?{urlencode({'name': name, **self._hold})}")
         # The reader then ends, and closes the connection.
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -186,7 +186,7 @@ class Attempt(Held):
     def _record(self, outcome: str, reason: Optional[str]) -> None:
         self.ensure_held()
         body = {"fencing_token": self.fencing_token, "outcome": outcome, "reason": reason}
-        self._servers.repeatable("POST", f"/v1/jobs/{quote(self.name, safe='')}/outcome", body)
+        self._servers.post(f"/v1/jobs/{quote(self.name, safe='')}/outcome", body)
 
     def _end(self, error: Optional[BaseException]) -> None:
         try:

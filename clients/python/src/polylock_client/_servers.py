@@ -1,4 +1,4 @@
-"""The servers, and the requests to them: the first one that replies serves a request."""
+"""The servers, and the requests to them: one is used until it fails."""
 
 from __future__ import annotations
 
@@ -17,17 +17,15 @@ T = TypeVar("T")
 
 #: The silence after which a server is given up while a request waits. It sends a line every five seconds.
 SILENCE: Seconds = 15
+#: The silence before the reply to a request that waits, which begins at once.
+REPLY_TIMEOUT: Seconds = 5
 #: The age after which the clock of a server is read again, at a grant and at a renewal.
 GRANT_AGE: Seconds = 1
 RENEWAL_AGE: Seconds = 30
 #: The time limit for that.
 CLOCK_TIMEOUT: Seconds = 2
-#: The silence after which a server is given up that is to renew a hold.
+#: The silence after which a server is given up that is to renew or to release a hold.
 RENEWAL_TIMEOUT: Seconds = 1
-
-
-class _LateGrant(Exception):
-    """The lease of a grant had ended when the grant arrived."""
 
 
 class Stream:
@@ -86,6 +84,8 @@ class Servers:
         context: Optional[ssl.SSLContext],
     ) -> None:
         self._urls = urls
+        #: The index of the server that has replied last.
+        self._used = 0
         self._headers = {"Content-Type": "application/json"}
         if token is not None:
             self._headers["Authorization"] = f"Bearer {token}"
@@ -101,8 +101,12 @@ class Servers:
             settings = {**body, "confirm": True}
             if wait is not None:
                 settings["wait"] = text(max(wait - (now() - begin), 0))
+            assert connection.sock is not None
+            if wait != 0:
+                connection.sock.settimeout(min(self._silence, REPLY_TIMEOUT))
             sent = now()
             response = self._send(connection, "POST", path, settings)
+            connection.sock.settimeout(self._silence)
             clock = ServerClock(sent, response.headers["polylock-clock"])
             stream = Stream(connection, response, clock, lambda: self._clock_of(url))
             for line in stream.lines():
@@ -111,29 +115,28 @@ class Servers:
                     raise of_problem(line["problem"])
                 if event == "queued":
                     continue
-                if event == "granted" and stream.deadline(line["until"], GRANT_AGE) <= now():
-                    raise _LateGrant
                 stream.line = line
-                assert connection.sock is not None
                 # From now on, the deadline limits the silence.
                 connection.sock.settimeout(None)
                 return stream
             raise ConnectionError("the server has ended while the request waited")
 
-        while True:
-            try:
-                return self._first(on)
-            except _LateGrant:
-                pass
+        return self._first(on)
 
-    def repeatable(self, method: str, path: str, body: Optional[dict[str, Any]] = None) -> None:
+    def post(self, path: str, body: dict[str, Any]) -> None:
         """Sends a request that may be repeated."""
+        self._repeat("POST", path, body, self._silence)
 
+    def delete(self, path: str) -> None:
+        """Sends a request that may be repeated."""
+        self._repeat("DELETE", path, None, RENEWAL_TIMEOUT)
+
+    def _repeat(self, method: str, path: str, body: Optional[dict[str, Any]], silence: Seconds) -> None:
         def on(connection: http.client.HTTPConnection, _: str) -> None:
             self._send(connection, method, path, body).read()
             connection.close()
 
-        self._first(on)
+        self._first(on, silence)
 
     def renew(self, path: str, body: dict[str, Any]) -> float:
         """Renews a hold, and returns its new deadline. Raises :class:`Lost` if it has ended."""
@@ -157,14 +160,19 @@ class Servers:
 
     def _first(self, send: Callable[[http.client.HTTPConnection, str], T], silence: Optional[Seconds] = None) -> T:
         failure: Exception = Unavailable("there is no server")
-        for url in self._urls:
+        first = self._used
+        for number in range(first, first + len(self._urls)):
+            used = number % len(self._urls)
+            url = self._urls[used]
             try:
                 connection = self._connect(url, self._silence if silence is None else silence)
             except OSError as error:
                 failure = error
                 continue
             try:
-                return send(connection, url)
+                result = send(connection, url)
+                self._used = used
+                return result
             # A server that shuts down, too: another one may do better.
             except (OSError, http.client.HTTPException, Unavailable) as error:
                 connection.close()
@@ -192,12 +200,13 @@ class Servers:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"{url} is not the URL of a lock service: http://host:port")
+        timeout = min(self._connect_timeout, silence)
         if parts.scheme == "https":
             connection: http.client.HTTPConnection = http.client.HTTPSConnection(
-                parts.hostname, parts.port, timeout=self._connect_timeout, context=self._context
+                parts.hostname, parts.port, timeout=timeout, context=self._context
             )
         else:
-            connection = http.client.HTTPConnection(parts.hostname, parts.port or 7420, timeout=self._connect_timeout)
+            connection = http.client.HTTPConnection(parts.hostname, parts.port or 7420, timeout=timeout)
         connection.connect()
         assert connection.sock is not None
         connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
