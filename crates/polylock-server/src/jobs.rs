@@ -25,8 +25,8 @@ use crate::{
     access::Right,
     body::{Body, OptionalBody, Refused},
     caller::Caller,
+    objects::ms,
     service::Inner,
-    status::ms,
     streams::{self, Acquired, Acquisition},
 };
 

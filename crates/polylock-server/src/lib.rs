@@ -15,6 +15,7 @@ mod health;
 mod holds;
 mod jobs;
 mod lines;
+mod objects;
 mod operations;
 mod readiness;
 mod serve;

@@ -1,18 +1,18 @@
 //! The status of locks, and breaks, for people and programs in any language.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use axum::{
     Json,
     extract::{Path, Query, State},
 };
-use polylock_core::{Entry, LockStatus};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use crate::{
     access::Right,
     body::{OptionalBody, Refused},
     caller::Caller,
+    objects::{EntryObject, LockObject},
     service::Inner,
 };
 
@@ -30,57 +30,6 @@ pub(crate) struct Prefix {
 pub(crate) struct BreakOptions {
     reason: Option<String>,
     force: bool,
-}
-
-/// A lock.
-#[derive(Debug, Serialize)]
-pub(crate) struct LockObject {
-    name: String,
-    holders: Vec<EntryObject>,
-    waiters: Vec<EntryObject>,
-}
-
-/// A holder or a waiter.
-#[derive(Debug, Serialize)]
-pub(crate) struct EntryObject {
-    mode: &'static str,
-    owner: String,
-    label: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    fencing_token: Option<u64>,
-    age_ms: u64,
-    expires_in_ms: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    broken: Option<String>,
-}
-
-/// Returns whole milliseconds.
-pub(crate) fn ms(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
-}
-
-impl From<&Entry> for EntryObject {
-    fn from(entry: &Entry) -> Self {
-        Self {
-            mode: entry.mode.code(),
-            owner: entry.owner.as_str().to_owned(),
-            label: entry.label.clone(),
-            fencing_token: entry.token.map(|token| token.get()),
-            age_ms: ms(entry.age),
-            expires_in_ms: ms(entry.expires_in),
-            broken: entry.broken.as_ref().map(ToString::to_string),
-        }
-    }
-}
-
-impl From<&LockStatus> for LockObject {
-    fn from(status: &LockStatus) -> Self {
-        Self {
-            name: status.name.to_string(),
-            holders: status.holders.iter().map(Into::into).collect(),
-            waiters: status.waiters.iter().map(Into::into).collect(),
-        }
-    }
 }
 
 pub(crate) async fn list(

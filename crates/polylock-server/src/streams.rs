@@ -62,8 +62,8 @@ use crate::{
     caller::Caller,
     confirmations::{CONFIRMED, Confirmation},
     lines::{self, HEARTBEAT},
+    objects::ms,
     service::Inner,
-    status::ms,
 };
 
 /// The time after which a request that waits has a stream. A failure before it is the status of the reply.

@@ -13,7 +13,7 @@ use polylock_protocol::Problem;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use crate::status::{EntryObject, ms};
+use crate::objects::{EntryObject, ms};
 
 /// The number of prefixes that are watched at the same time. For each, the server has the state of its locks, about a kilobyte for each one.
 pub(crate) const WATCHES: usize = 16;

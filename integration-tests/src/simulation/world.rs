@@ -49,6 +49,10 @@ const LONGEST_FREE_POLLED: Duration = Duration::from_millis(2500);
 /// The longest time between a grant at the server and the begin of its section, and between the end of a section and its release.
 const LONGEST_UNKNOWN: Duration = Duration::from_millis(800);
 
+/// The same in ZooKeeper, where a watch notifies the waiter: less than the time between two rechecks of a waiter with a long lease, so that a lost
+/// watch is found.
+const LONGEST_UNNOTICED: Duration = Duration::from_millis(400);
+
 /// The longest time for which work goes on in the background after a release.
 const LONGEST_BACKGROUND: Duration = Duration::from_millis(300);
 
@@ -340,7 +344,7 @@ impl World {
             .filter_map(|LiveEntry { name, token, is_free_to_go }| match token {
                 Some(token) if !lock(&self.record).has_hold(name, *token) => {
                     let what = format!("orphan: no client has the hold of {name} with token {token}");
-                    Some((what, ("orphan", LONGEST_UNKNOWN)))
+                    Some((what, ("orphan", self.longest_unknown())))
                 }
                 None if *is_free_to_go => {
                     let what = format!("lost wake-up: {name} is free, and a request waits");
@@ -366,6 +370,14 @@ impl World {
                 // It is reported once.
                 *since = u64::MAX;
             }
+        }
+    }
+
+    /// Returns the longest time between a grant at the server and the begin of its section.
+    const fn longest_unknown(&self) -> Duration {
+        match self.plan.store {
+            StoreKind::Zookeeper => LONGEST_UNNOTICED,
+            _ => LONGEST_UNKNOWN,
         }
     }
 
