@@ -172,11 +172,18 @@ impl Reader {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
-    use std::time::Duration;
+    use std::{
+        sync::atomic::{AtomicBool, Ordering},
+        time::Duration,
+    };
 
+    use async_trait::async_trait;
     use axum::body::BodyDataStream;
     use http::{Method, StatusCode};
-    use polylock_core::{Store, WatchEvent, WatchState, memory};
+    use polylock_core::{
+        BreakOrder, Entry, Fault, Inspect, Operation, Result, Store, Unavailable, WatchEvent, WatchState,
+        memory,
+    };
     use serde_json::Value;
 
     use super::*;
@@ -316,6 +323,55 @@ mod tests {
         while read(WATCHES).await.status() != StatusCode::OK {
             assert!(SystemClock.now() < end);
             tokio::task::yield_now().await;
+        }
+    }
+
+    /// A store that may be unavailable to its readers.
+    #[derive(Debug)]
+    struct Failing {
+        inspect: Arc<dyn Inspect>,
+        fails: AtomicBool,
+    }
+
+    #[async_trait]
+    impl Inspect for Failing {
+        async fn inspect(&self, name: &LockName) -> Result<LockStatus> {
+            self.inspect.inspect(name).await
+        }
+
+        async fn list(&self, prefix: &str) -> Result<Vec<LockStatus>> {
+            if self.fails.load(Ordering::Relaxed) {
+                let failed =
+                    Unavailable::new("memory", Operation::Inspect, Fault::Temporary, "it was unplugged");
+                return Err(failed.into());
+            }
+            self.inspect.list(prefix).await
+        }
+
+        async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>> {
+            self.inspect.break_lock(name, order).await
+        }
+    }
+
+    #[tokio::test]
+    async fn a_reader_that_begins_during_an_outage_receives_it_and_the_last_state() {
+        let store = memory::connect();
+        let inspect = store.inspect.clone().unwrap();
+        let failing = Arc::new(Failing { inspect, fails: AtomicBool::new(false) });
+        let routes = routes(&Service::new(Store { inspect: Some(failing.clone()), ..store }).unwrap());
+        let get = async |path| send(&routes, request(Method::GET, path, None, None)).await;
+        let _held = send(&routes, request(Method::POST, "/v1/locks/a", None, None)).await;
+        let mut first = get("/v1/events").await.into_body().into_data_stream();
+        assert_eq!(next(&mut first).await, line("held", "a"));
+        failing.fails.store(true, Ordering::Relaxed);
+        assert_eq!(next(&mut first).await, line("unavailable", ""));
+        let mut second = get("/v1/events").await.into_body().into_data_stream();
+        assert_eq!(next(&mut second).await, line("unavailable", ""));
+        assert_eq!(next(&mut second).await, line("held", "a"));
+        assert_eq!(get("/v1/events?prefix=a").await.status(), StatusCode::SERVICE_UNAVAILABLE);
+        failing.fails.store(false, Ordering::Relaxed);
+        for events in [&mut first, &mut second] {
+            assert_eq!(next(events).await, line("available", ""));
         }
     }
 
