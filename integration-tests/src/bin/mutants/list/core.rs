@@ -361,8 +361,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a watch shows an outage that has ended",
         file: "crates/polylock-core/src/watch.rs",
-        from: "read_at: now, outage: None }",
-        to: "read_at: now, outage: Some(Outage { since: now, until: Moment::NEVER, error: String::new() }) }",
+        from: "events.extend(self.merge(found, read.ended).into_iter().map(WatchEvent::Changed));",
+        to: "let outage = self.state.outage.clone(); events.extend(self.merge(found, read.ended).into_iter().map(WatchEvent::Changed)); Arc::make_mut(&mut self.state).outage = outage;",
         test: ("units of library polylock_core", "watch::tests::an_outage_is_an_event_and_the_watch_goes_on"),
     },
     Mutant {
