@@ -62,8 +62,7 @@ export class Client {
    */
   async acquire(name: string, { ttlMs, waitMs, signal, ...settings }: Settings = {}): Promise<Held> {
     const path = `/v1/locks/${encodeURIComponent(name)}`;
-    const held = await this.#acquire(path, { ...settings, ttl: time(ttlMs) }, waitMs, signal, (stream) => new Held(name, this.#servers, stream, settings.mode));
-    return held!;
+    return this.#acquire(path, { ...settings, ttl: time(ttlMs) }, waitMs, signal, (stream) => new Held(name, this.#servers, stream, settings.mode));
   }
 
   /**
@@ -84,19 +83,20 @@ export class Client {
   /** Begins an attempt of the job `name`; resolves to `undefined` if it is not due. It waits while another process runs the job. Rejects as `acquire` does. */
   async once(name: string, { everyMs, atMs, ttlMs, waitMs, signal, ...settings }: JobSettings): Promise<Attempt | undefined> {
     const body = { ...settings, every: time(everyMs), at: time(atMs), ttl: time(ttlMs) };
-    return this.#acquire(`/v1/jobs/${encodeURIComponent(name)}`, body, waitMs, signal, (stream) => new Attempt(name, this.#servers, stream));
+    const attemptOf = (stream: Stream) => (stream.first.event === "skipped" ? undefined : new Attempt(name, this.#servers, stream));
+    return this.#acquire(`/v1/jobs/${encodeURIComponent(name)}`, body, waitMs, signal, attemptOf);
   }
 
-  /** Waits for a lock; resolves to `undefined` if the job is not due. */
-  async #acquire<H extends Held>(path: string, body: object, waitMs: number | undefined, signal: AbortSignal | undefined, heldBy: (stream: Stream) => H): Promise<H | undefined> {
+  /** Waits for a lock, and resolves to the hold of its stream; to `undefined` if it has none. */
+  async #acquire<H extends Held | undefined>(path: string, body: object, waitMs: number | undefined, signal: AbortSignal | undefined, heldBy: (stream: Stream) => H): Promise<H> {
     const begin = now();
     for (;;) {
       const stream = await this.#servers.open(path, body, waitMs === undefined ? undefined : waitMs - since(begin), signal);
-      if (stream.first.event === "skipped") {
-        stream.closing.abort();
-        return undefined;
-      }
       const held = heldBy(stream);
+      if (held === undefined) {
+        stream.closing.abort();
+        return held;
+      }
       if (held.isHeld && !signal?.aborted) return held;
       // Its lease had ended when the grant arrived, or nobody waits any more.
       await held.release();

@@ -1,12 +1,12 @@
 //! One server: a request to it, and its clock.
 
 use std::{
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard},
     time::Duration,
 };
 
 use http::header::AUTHORIZATION;
-use polylock_core::{Clock, SystemClock, server_clock::ServerClock};
+use polylock_core::{Clock, SystemClock, server_clock::ServerClock, sync::lock};
 use polylock_protocol::{CLOCK, Problem, ServerTime, StoreBody, paths};
 use reqwest::{RequestBuilder, Response};
 use serde::{Serialize, de::DeserializeOwned};
@@ -136,10 +136,10 @@ impl Server {
     }
 
     fn lock_clock(&self) -> MutexGuard<'_, Option<(u64, ServerClock)>> {
-        self.clock.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.clock)
     }
 
     fn lock_store(&self) -> MutexGuard<'_, Option<StoreBody>> {
-        self.store.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.store)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
@@ -11,6 +11,7 @@ use std::{
 use futures_util::FutureExt;
 use polylock_core::{
     Clock, ConfigError, Error, Moment, Operation, Request, Result, SystemClock, io, requests::RequestTable,
+    sync::lock,
 };
 use polylock_protocol::{ClaimBody, ClaimReply, RequestBody, StoreBody, paths};
 use serde::{Serialize, de::DeserializeOwned};
@@ -262,7 +263,7 @@ impl Servers {
 
 impl Shared {
     fn lock_unanswered(&self) -> MutexGuard<'_, RequestTable<Vec<Unanswered>>> {
-        self.unanswered.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.unanswered)
     }
 }
 

@@ -1,11 +1,11 @@
 //! Claims and releases of one request take turns.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
-use polylock_core::{Clock, Request, SystemClock, requests::RequestTable};
+use polylock_core::{Clock, Request, SystemClock, requests::RequestTable, sync::lock};
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
 /// The time after the last operation of a request for which it is recorded: longer than any operation of a store takes, and a copy of a claim
@@ -54,7 +54,7 @@ impl Turns {
     }
 
     fn lock(&self) -> MutexGuard<'_, RequestTable<Arc<AsyncMutex<bool>>>> {
-        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.requests)
     }
 }
 

@@ -2,11 +2,11 @@
 
 use std::{
     collections::HashMap,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard},
     time::Duration,
 };
 
-use polylock_core::{Moment, Request, RequestId};
+use polylock_core::{Moment, Request, RequestId, sync::lock};
 
 /// The time beyond the lease of a queue entry after which its client has gone, or waits at another server.
 const SLACK: Duration = Duration::from_secs(1);
@@ -43,7 +43,7 @@ impl Waiters {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<RequestId, (Request, Moment)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{
     future::poll_fn,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     task::{Context, Poll, Waker},
     time::Duration,
 };
@@ -10,6 +10,7 @@ use std::{
 use polylock_core::{
     Clock,
     clock::{Moment, Sleep},
+    sync::lock,
 };
 
 /// A clock that stands still until [`advance`](Self::advance) moves it: it simulates a suspended machine, a paused process, or an hour in
@@ -68,7 +69,7 @@ impl ManualClock {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

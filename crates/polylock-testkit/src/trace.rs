@@ -3,11 +3,12 @@
 use std::{
     fmt::{self, Write as _},
     sync::{
-        Mutex, MutexGuard, OnceLock, PoisonError,
+        Mutex, MutexGuard, OnceLock,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
 };
 
+use polylock_core::sync::lock;
 use tracing::{
     Event, Metadata, Subscriber,
     field::{Field, Visit},
@@ -48,7 +49,7 @@ impl Drop for TraceCapture {
 }
 
 fn captured() -> MutexGuard<'static, String> {
-    CAPTURED.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&CAPTURED)
 }
 
 struct CaptureSubscriber(AtomicU64);

@@ -3,10 +3,12 @@
 use std::{
     collections::BTreeSet,
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Mutex, MutexGuard,
         atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
     },
 };
+
+use polylock_core::sync::lock;
 
 use super::{
     request_fault::{self, Choice, RequestFault},
@@ -42,15 +44,15 @@ impl Shared {
     }
 
     pub(super) fn open(&self) -> MutexGuard<'_, BTreeSet<u64>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.open)
     }
 
     pub(super) fn choice(&self) -> MutexGuard<'_, Option<Choice>> {
-        self.choice.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.choice)
     }
 
     pub(super) fn watched(&self, way: Direction) -> MutexGuard<'_, Watched> {
-        self.watched[way as usize].lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.watched[way as usize])
     }
 
     /// Records the connection `number` if the test watches for these bytes in this direction.

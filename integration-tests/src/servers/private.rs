@@ -8,7 +8,7 @@ use std::{
     ops::Deref,
     path::{Path, PathBuf},
     sync::{
-        Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, LazyLock, Mutex, MutexGuard, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
     thread,
@@ -16,7 +16,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use polylock_core::url::StoreUrl;
+use polylock_core::{sync::lock, url::StoreUrl};
 use polylock_testkit::Missing;
 
 use super::{
@@ -176,7 +176,7 @@ impl PrivateServer {
     }
 
     pub(super) fn keeper(&self) -> MutexGuard<'_, Keeper> {
-        self.keeper.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.keeper)
     }
 }
 

@@ -13,7 +13,7 @@ from ._errors import Unavailable
 from ._held import Attempt, Held
 from ._servers import SILENCE, Seconds, Servers, Stream, text
 
-H = TypeVar("H", bound=Held)
+H = TypeVar("H", bound=Optional[Held])
 
 #: The longest pause of a candidate while no server can be reached.
 LONGEST_PAUSE: Seconds = 2
@@ -102,21 +102,22 @@ class Client:
         """
         times = {"every": text(every), "at": None if at is None else text(at)}
         body = _body(ttl, retries=retries, owner=owner, label=label, **times)
-        path = f"/v1/jobs/{quote(name, safe='')}"
-        return _acquire(self._servers, path, body, wait, lambda stream: Attempt(name, self._servers, stream))
+
+        def attempt_of(stream: Stream) -> Optional[Attempt]:
+            return None if stream.line["event"] == "skipped" else Attempt(name, self._servers, stream)
+
+        return _acquire(self._servers, f"/v1/jobs/{quote(name, safe='')}", body, wait, attempt_of)
 
 
-def _acquire(
-    servers: Servers, path: str, body: dict[str, Any], wait: Optional[Seconds], held_by: Callable[[Stream], H]
-) -> Optional[H]:
-    """Waits for a lock; ``None`` if the job is not due."""
+def _acquire(servers: Servers, path: str, body: dict[str, Any], wait: Optional[Seconds], held_by: Callable[[Stream], H]) -> H:
+    """Waits for a lock, and returns the hold of its stream; ``None`` if it has none."""
     begin = now()
     while True:
         stream = servers.open(path, body, None if wait is None else max(wait - (now() - begin), 0))
-        if stream.line["event"] == "skipped":
-            stream.close()
-            return None
         held = held_by(stream)
+        if held is None:
+            stream.close()
+            return held
         if held.is_held:
             return held
         # Its lease had ended when the grant arrived.
@@ -148,9 +149,7 @@ class Lock:
         path, pause = f"/v1/locks/{quote(self._name, safe='')}", 0.1
         while True:
             try:
-                held = _acquire(self._servers, path, self._body, self._wait, self._held_by)
-                assert held is not None
-                return held
+                return _acquire(self._servers, path, self._body, self._wait, self._held_by)
             except Unavailable:
                 if not self._campaigns:
                     raise

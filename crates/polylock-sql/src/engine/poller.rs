@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use polylock_core::{Clock, Executor, SystemClock, wakeups::Wakeups};
+use polylock_core::{Clock, Executor, SystemClock, sync::lock, wakeups::Wakeups};
 use tokio::task::JoinHandle;
 
 use super::{
@@ -66,7 +66,7 @@ impl<D: Dialect> PolledStore<D> {
     /// Starts the poller if it does not run. The caller has registered a waiter.
     pub(super) fn ensure_poller_running(self: &Arc<Self>) {
         self.context.poller.waiter_added.store(true, Ordering::Release);
-        let mut running = self.context.poller.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut running = lock(&self.context.poller.running);
         if running.as_ref().is_none_or(JoinHandle::is_finished) {
             *running = Some(Executor::current().spawn(run_poller(Arc::downgrade(self))));
         }
@@ -74,7 +74,7 @@ impl<D: Dialect> PolledStore<D> {
 
     /// Returns true if there are no waiters, so that the poller ends. The next waiter starts a new one.
     fn stop_poller_if_idle(&self) -> bool {
-        let mut running = self.context.poller.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut running = lock(&self.context.poller.running);
         let is_idle = self.context.wakeups.is_empty();
         if is_idle {
             *running = None;

@@ -3,7 +3,7 @@
 use std::{
     fmt,
     pin::Pin,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -11,6 +11,7 @@ use async_trait::async_trait;
 use polylock_core::{
     BreakOrder, Capabilities, Conversion, ConversionOutcome, Entry, FencingToken, LockName, LockStatus,
     LostReason, Moment, Operation, Record, Release, Request, RequestId, Result, StoredRecord,
+    sync::lock,
     wakeups::{Waiter, Wakeups},
 };
 
@@ -246,7 +247,7 @@ impl<DB: Driver> Dialect for MySqlDialect<DB> {
     }
 
     async fn sweep(&self) -> Result<()> {
-        let [holds, waiters, broken] = self.sweep.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let [holds, waiters, broken] = lock(&self.sweep).clone();
         let arguments = [Arg::Bytes(&holds), Arg::Bytes(&waiters), Arg::Bytes(&broken), Arg::Int(SWEEP_ROWS)];
         let next = self
             .server
@@ -255,7 +256,7 @@ impl<DB: Driver> Dialect for MySqlDialect<DB> {
                     .map_or(Ok(Default::default()), |row| Ok([row.bytes(0)?, row.bytes(1)?, row.bytes(2)?]))
             })
             .await?;
-        *self.sweep.lock().unwrap_or_else(PoisonError::into_inner) = next;
+        *lock(&self.sweep) = next;
         Ok(())
     }
 }

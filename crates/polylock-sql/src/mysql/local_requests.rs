@@ -13,11 +13,11 @@
 
 use std::{
     collections::{HashSet, VecDeque},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard},
     time::Duration,
 };
 
-use polylock_core::{Clock, Request, RequestId, SystemClock, requests::RequestTable};
+use polylock_core::{Clock, Request, RequestId, SystemClock, requests::RequestTable, sync::lock};
 
 /// The number of recorded releases: more than can happen while the reply to one claim is on its way. The poller still finds
 /// releases that were dropped from the record.
@@ -90,7 +90,7 @@ impl LocalRequests {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

@@ -6,13 +6,11 @@
 //! each check, and the time until the next one. While nothing moves, each statement checks once, and the pauses between the
 //! statements grow with the time since the last change.
 
-use std::{
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::{sync::Mutex, time::Duration};
 
 use polylock_core::{
     Clock, Mode, Moment, Operation, RequestId, Result, SystemClock,
+    sync::lock,
     wakeups::{Candidate, Handover, Wakeups},
 };
 use sqlx::Error;
@@ -120,7 +118,7 @@ impl Watch {
     /// Returns true if there was a change within [`ACTIVE_TIME`]: in the waiters, in the requests that they wait for, or in the last
     /// reply.
     fn is_active(&self, waiters: &[Candidate]) -> bool {
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = lock(&self.0);
         let now = SystemClock.now();
         let waiters: Vec<_> = waiters.iter().map(|waiter| (waiter.request, waiter.watches)).collect();
         if last.waiters != waiters {
@@ -132,7 +130,7 @@ impl Watch {
 
     /// Records the outcome of a round. Returns true if there was a change since the round before.
     fn record(&self, changed: bool, nearest: Option<i64>) -> bool {
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = lock(&self.0);
         let changed = changed || last.nearest != nearest;
         last.nearest = nearest;
         if changed {

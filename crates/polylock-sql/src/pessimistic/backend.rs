@@ -4,7 +4,7 @@ use std::{
     collections::HashMap,
     fmt, mem,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, AtomicU32, Ordering},
     },
     time::Duration,
@@ -13,7 +13,7 @@ use std::{
 use async_trait::async_trait;
 use polylock_core::{
     Backend, BreakNotice, Capabilities, ClaimOutcome, Clock, FencingToken, Grant, KeepAlive, LostReason,
-    Moment, Operation, QueuePosition, Release, Request, RequestId, Result, SystemClock, Wake,
+    Moment, Operation, QueuePosition, Release, Request, RequestId, Result, SystemClock, Wake, sync::lock,
 };
 use tokio::sync::Notify;
 
@@ -132,7 +132,7 @@ impl PessimisticBackend {
     }
 
     fn requests(&self) -> MutexGuard<'_, HashMap<RequestId, Arc<Slot>>> {
-        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.requests)
     }
 
     fn find(&self, id: RequestId) -> Option<Arc<Slot>> {

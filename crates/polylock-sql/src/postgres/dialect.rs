@@ -4,7 +4,7 @@ use std::{
     collections::HashMap,
     fmt,
     pin::Pin,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -13,6 +13,7 @@ use polylock_core::{
     BreakOrder, Capabilities, Conversion, ConversionOutcome, Entry, FencingToken, HoldAlerts, LockName,
     LockStatus, LostReason, Moment, Notifications, Operation, Record, Release, Request, RequestId, Result,
     StoredRecord,
+    sync::lock,
     wakeups::{Handover, Waiter, WaiterId, Wakeups},
 };
 use sqlx::postgres::PgRow;
@@ -248,13 +249,13 @@ impl Dialect for PostgresDialect {
     }
 
     async fn sweep(&self) -> Result<()> {
-        let mut names = self.sweep.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut names = lock(&self.sweep).clone();
         for (name, template) in names.iter_mut().zip(&self.statements.sweep) {
             let arguments = [Arg::Bytes(name), Arg::Int(SWEEP_ROWS)];
             let read = |rows: &[PgRow]| rows.first().map_or(Ok(Vec::new()), |row| row.bytes(0));
             *name = self.server.query(Operation::Claim, template, &arguments, read).await?;
         }
-        *self.sweep.lock().unwrap_or_else(PoisonError::into_inner) = names;
+        *lock(&self.sweep) = names;
         Ok(())
     }
 

@@ -16,6 +16,7 @@ use std::{
 use backon::{BackoffBuilder, ExponentialBuilder};
 use polylock_core::{
     Clock, HoldAlerts, Moment, Operation, RequestId, SystemClock,
+    sync::lock,
     wakeups::{Handover, Wakeups},
 };
 use sqlx::{
@@ -142,7 +143,7 @@ impl Listener {
         if self.context.requested.swap(true, Ordering::AcqRel) {
             return;
         }
-        let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut task = lock(&self.task);
         if task.running.is_none() {
             let listening = listen(source.clone(), self.context.clone(), wakeups.clone());
             task.running = Some(self.runtime.spawn(async move {
@@ -162,7 +163,7 @@ impl Listener {
     pub(super) async fn ensure_receiving(&self, wakeups: &Arc<Wakeups>) -> bool {
         let Some(source) = &self.source else { return false };
         let due = {
-            let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut task = lock(&self.task);
             let (now, received) = (SystemClock.now(), self.context.own_received.load(Ordering::Acquire));
             let is_stale = match task.last_check {
                 // Trusted, tested, and nothing received since.

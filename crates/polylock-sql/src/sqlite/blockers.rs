@@ -2,10 +2,10 @@
 
 use std::{
     collections::HashMap,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard},
 };
 
-use polylock_core::{LockName, Request, RequestId};
+use polylock_core::{LockName, Request, RequestId, sync::lock};
 use sqlx::{Row, sqlite::SqliteRow};
 
 use super::process_lock::ProcessId;
@@ -78,6 +78,6 @@ impl Blockers {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<ProcessId, HashMap<RequestId, LockName>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }

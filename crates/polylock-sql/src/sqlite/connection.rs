@@ -3,14 +3,10 @@
 //! SQLite allows one writer and makes the others sleep and retry, which starves some of them. So the writers of this process queue at a
 //! [`gate`](crate::engine::gate), in its order of precedence, before they compete with those of other processes.
 
-use std::{
-    path::PathBuf,
-    sync::{Arc, PoisonError},
-    time::Duration,
-};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use backon::{BackoffBuilder, ExponentialBuilder};
-use polylock_core::{Clock, Error, Fault, Moment, Operation, Result, SystemClock, gate::Permit};
+use polylock_core::{Clock, Error, Fault, Moment, Operation, Result, SystemClock, gate::Permit, sync::lock};
 use sqlx::{
     ConnectOptions, Connection, SqlStr, SqliteConnection,
     sqlite::{SqliteArguments, SqliteConnectOptions, SqliteRow, SqliteSynchronous},
@@ -168,13 +164,13 @@ impl Connections {
 
     /// Records the file at the path as the one that the connections are open on.
     pub(super) fn record_identity(&self) {
-        *self.file.lock().unwrap_or_else(PoisonError::into_inner) = Identity::of(&self.path);
+        *lock(&self.file) = Identity::of(&self.path);
     }
 
     /// Returns true if the path leads to another file or to none: the file was deleted or replaced. Locks in the old file would be
     /// invisible to other processes.
     pub(super) fn has_moved(&self) -> bool {
-        *self.file.lock().unwrap_or_else(PoisonError::into_inner) != Identity::of(&self.path)
+        *lock(&self.file) != Identity::of(&self.path)
     }
 
     /// Closes the connections to the file; the next operation opens the file that is at the path then.

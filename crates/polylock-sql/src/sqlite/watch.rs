@@ -5,13 +5,9 @@
 //! has changed, or a waiter was added, the round reads the tables for watched requests that have left. The number is read before the
 //! tables, so the next round detects a change in between.
 
-use std::{
-    fmt::Write,
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::{fmt::Write, sync::Mutex, time::Duration};
 
-use polylock_core::{Operation, Result, wakeups::Wakeups};
+use polylock_core::{Operation, Result, sync::lock, wakeups::Wakeups};
 use sqlx::{Arguments, Row, sqlite::SqliteArguments};
 
 use super::{
@@ -49,7 +45,7 @@ impl Watch {
         shortest: Duration,
     ) -> Result<PollOutcome> {
         // The last version is removed first, so that the round after a failed one reads the tables.
-        let last_version = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let last_version = lock(&self.0).take();
         let version = version(connections, statements, Operation::Wait).await?;
         let must_read = waiter_added || last_version != Some(version);
         let gone = if must_read {
@@ -62,7 +58,7 @@ impl Watch {
         } else {
             Vec::new()
         };
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(version);
+        *lock(&self.0) = Some(version);
         gone.iter().for_each(|gone| wakeups.notify(*gone));
         Ok(match (must_read, gone.is_empty()) {
             (false, _) => PollOutcome::Unchanged,

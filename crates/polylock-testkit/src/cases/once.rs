@@ -4,7 +4,7 @@ use std::{
     collections::BTreeSet,
     fmt::Debug,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -13,7 +13,7 @@ use std::{
 use async_trait::async_trait;
 use polylock_core::{
     Error, KeepRecord, LockName, Locks, NotAcquired, Once, OnceBegin, OnceOutcome, Operation, Record,
-    RecordVersion, Result, RunOutcome, Store, StoredRecord,
+    RecordVersion, Result, RunOutcome, Store, StoredRecord, sync::lock,
 };
 
 use super::cancel::{at_every_poll, no_fault};
@@ -184,12 +184,12 @@ pub(super) async fn each_period_has_one_run(trial: Trial) -> Outcome {
         .map(|task| {
             let (locks, periods, runs) = (connections[task % 2].clone(), periods.clone(), runs.clone());
             tokio::spawn(async move {
-                let is_done = || periods.lock().unwrap_or_else(PoisonError::into_inner).len() >= PERIODS;
+                let is_done = || lock(&periods).len() >= PERIODS;
                 while !is_done() {
                     let (periods, runs) = (periods.clone(), runs.clone());
                     let work = async move |run: polylock_core::LastRun| {
                         assert_eq!(run.next_due, run.period_begin + second);
-                        periods.lock().unwrap_or_else(PoisonError::into_inner).insert(run.period_begin);
+                        lock(&periods).insert(run.period_begin);
                         runs.fetch_add(1, Ordering::SeqCst);
                         Ok::<_, String>(())
                     };
@@ -202,7 +202,7 @@ pub(super) async fn each_period_has_one_run(trial: Trial) -> Outcome {
     for worker in workers {
         join(worker).await;
     }
-    let periods = periods.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let periods = lock(&periods).clone();
     assert_eq!(runs.load(Ordering::SeqCst), periods.len(), "two runs in one period of {periods:?}");
     trial.assert_entries(0, "at the end").await;
     Ok(())

@@ -2,12 +2,13 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
 use polylock_core::{
     Clock, Entry, Error, Fencing, Locks, Mode, NotAcquired, OwnerId, Semaphore, SlotGuard, SystemClock,
+    sync::lock,
 };
 
 use super::{
@@ -114,7 +115,7 @@ pub(super) async fn admits_as_many_holders_as_slots(trial: Trial) -> Outcome {
                     let guard = slot(locks.semaphore("n", SLOTS)).await;
                     let (number, token) = (guard.slot(), guard.fencing_token().get());
                     {
-                        let mut inside = inside.lock().unwrap_or_else(PoisonError::into_inner);
+                        let mut inside = lock(&inside);
                         assert!(number < SLOTS && guard.slots() == SLOTS);
                         assert!(inside.slots.insert(number), "two holders of slot {number}");
                         let last = inside.tokens.insert(number, token);
@@ -125,7 +126,7 @@ pub(super) async fn admits_as_many_holders_as_slots(trial: Trial) -> Outcome {
                     }
                     pass(Duration::from_millis(2)).await;
                     assert!(guard.is_held());
-                    inside.lock().unwrap_or_else(PoisonError::into_inner).slots.remove(&number);
+                    lock(&inside).slots.remove(&number);
                     released_slot(guard).await;
                 }
             })
@@ -151,7 +152,7 @@ pub(super) async fn first_come_first_served(trial: Trial) -> Outcome {
         let before = turns(&seen.calls());
         waiters.push(tokio::spawn(async move {
             let guard = slot(semaphore).await;
-            served.lock().unwrap_or_else(PoisonError::into_inner).push(number);
+            lock(&served).push(number);
             released_slot(guard).await;
         }));
         // The first one gets the turnstile, and the others are in its queue.
@@ -164,7 +165,7 @@ pub(super) async fn first_come_first_served(trial: Trial) -> Outcome {
     for waiter in waiters {
         join(waiter).await;
     }
-    let order = served.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let order = lock(&served).clone();
     assert_eq!(order, (0..WAITERS).collect::<Vec<_>>());
     released_slot(second).await;
     trial.assert_entries(0, "at the end").await;

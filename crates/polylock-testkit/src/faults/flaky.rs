@@ -5,7 +5,7 @@ use std::{
     fmt,
     future::Future,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -13,7 +13,7 @@ use std::{
 use async_trait::async_trait;
 use polylock_core::{
     Backend, Capabilities, ClaimOutcome, Fault, KeepAlive, Operation, Release, Request, Result, Unavailable,
-    Wake,
+    Wake, sync::lock,
 };
 
 use super::{Driver, injected};
@@ -58,13 +58,13 @@ impl Flaky {
 
     /// Injects `fault` into the next `times` operations of this kind.
     pub fn fail_next(&self, operation: Operation, fault: InjectedFault, times: usize) {
-        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut next = lock(&self.next);
         next.extend(std::iter::repeat_n((operation, fault), times));
     }
 
     /// Removes all faults that [`fail_next`](Self::fail_next) has scheduled.
     pub fn recover(&self) {
-        self.next.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        lock(&self.next).clear();
     }
 
     /// Returns the number of operations that have failed so far.
@@ -73,11 +73,11 @@ impl Flaky {
     }
 
     fn take_fault(&self, operation: Operation) -> Option<InjectedFault> {
-        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut next = lock(&self.next);
         let planned = next.iter().position(|(of, _)| *of == operation).and_then(|at| next.remove(at));
         let fault = planned.map(|(_, fault)| fault).or_else(|| {
             let (percent, random) = self.seeded.as_ref()?;
-            let mut random = random.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut random = lock(random);
             let fails = random.percent(*percent);
             fails.then(
                 || if random.percent(50) { InjectedFault::ReplyLost } else { InjectedFault::RequestLost },

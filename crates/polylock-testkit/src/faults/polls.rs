@@ -5,7 +5,7 @@ use std::{
     future::Future,
     pin::{Pin, pin},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicUsize, Ordering},
     },
     task::{Context, Poll},
@@ -15,6 +15,7 @@ use std::{
 use async_trait::async_trait;
 use polylock_core::{
     Backend, Capabilities, ClaimOutcome, Clock, KeepAlive, Release, Request, Result, SystemClock, Wake,
+    sync::lock,
 };
 
 /// A shorter poll is harmless, even if it blocks.
@@ -47,7 +48,7 @@ impl Polls {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Duration>> {
-        self.blocked.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.blocked)
     }
 
     async fn measure<F: Future>(&self, operation: F) -> F::Output {

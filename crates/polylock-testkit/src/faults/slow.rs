@@ -2,14 +2,14 @@
 
 use std::{
     future::Future,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
 use async_trait::async_trait;
 use polylock_core::{
     Backend, Capabilities, ClaimOutcome, Clock, KeepAlive, Operation, Release, Request, Result, SystemClock,
-    Wake,
+    Wake, sync::lock,
 };
 
 use super::Driver;
@@ -41,7 +41,7 @@ impl Slow {
 
     fn delay(&self, full: Duration) -> Duration {
         let Some(jitter) = &self.jitter else { return full };
-        let part = jitter.lock().unwrap_or_else(PoisonError::into_inner).below(1001);
+        let part = lock(jitter).below(1001);
         full.mul_f64(f64::from(u32::try_from(part).unwrap_or(1000)) / 1000.0)
     }
 

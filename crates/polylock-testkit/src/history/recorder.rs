@@ -1,8 +1,8 @@
 //! Records a history while it happens.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
-use polylock_core::{Clock, Guard, Mode, Moment, SystemClock};
+use polylock_core::{Clock, Guard, Mode, Moment, SystemClock, sync::lock};
 
 use super::Section;
 
@@ -45,11 +45,11 @@ impl Recorder {
     /// Returns the sections that have ended.
     #[must_use]
     pub fn sections(&self) -> Vec<Section> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.0).clone()
     }
 
     fn add(&self, section: Section) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(section);
+        lock(&self.0).push(section);
     }
 }
 

@@ -132,6 +132,8 @@ async fn each_period_has_one_run(store: &str) {
     assert!(begins.windows(2).all(|pair| pair[1] == pair[0] + period_ms), "a period was missed: {begins:?}");
     for (begin, attempts) in &runs {
         let expected: &[u32] = if (begin / period_ms).is_multiple_of(3) { &[1, 2] } else { &[1] };
+        // The first one may have begun before the calls, with no time left for a second attempt.
+        let expected = if *begin == begins[0] && attempts.len() == 1 { &expected[..1] } else { expected };
         assert_eq!(attempts, expected, "the attempts of the period at {begin} ms");
     }
 }

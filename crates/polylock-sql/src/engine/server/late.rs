@@ -9,9 +9,9 @@
 //!
 //! So a release is repeated once every copy has expired.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
-use polylock_core::{Clock, Moment, RequestId, SystemClock, requests::RequestTable};
+use polylock_core::{Clock, Moment, RequestId, SystemClock, requests::RequestTable, sync::lock};
 
 /// The requests with a claim that may be executed late, each kept until the last copy of it has expired.
 #[derive(Debug, Default)]
@@ -33,7 +33,7 @@ impl LateClaims {
     }
 
     fn lock(&self) -> MutexGuard<'_, RequestTable<()>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

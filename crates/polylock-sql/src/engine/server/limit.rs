@@ -2,13 +2,14 @@
 
 use std::{
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
 use deadpool::managed::{Manager, Pool, WeakPool};
+use polylock_core::sync::lock;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// The idle time after which a connection may be closed for a pool that can do without a new one.
@@ -51,7 +52,7 @@ impl<M: Manager> ConnectionLimit<M> {
 
     /// Registers `pool`, so that its idle connections may be closed for other pools.
     pub(crate) fn add(&self, pool: &Pool<M>) {
-        let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pools = lock(&self.pools);
         pools.retain(|pool| pool.upgrade().is_some());
         pools.push(pool.weak());
     }
@@ -84,7 +85,7 @@ impl<M: Manager> ConnectionLimit<M> {
 
     /// Closes one connection that was idle for at least `least`; returns false if there is none.
     fn close_idle(&self, least: Duration) -> bool {
-        let pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
+        let pools = lock(&self.pools);
         let pools: Vec<_> = pools.iter().filter_map(WeakPool::upgrade).collect();
         for pool in pools {
             let mut is_closed = false;
