@@ -73,6 +73,14 @@ impl Network {
         Arc::new(Self { time, noisy_until, late, links: Mutex::new(links) })
     }
 
+    /// Returns the longest time of a request and its reply on any link, without a fault.
+    #[must_use]
+    pub fn round_trip(&self) -> Duration {
+        let links = lock(&self.links);
+        let longest = links.iter().map(|[there, back]| there.latency + back.latency).max();
+        Duration::from_nanos(longest.unwrap_or_default())
+    }
+
     /// Cuts one direction of a link until `until`. A message that is sent meanwhile is lost, or arrives after that.
     pub fn cut(&self, link: usize, way: Way, until: u64) {
         let direction = &mut lock(&self.links)[link][way as usize];
