@@ -88,7 +88,9 @@ impl Watches {
         let opened = locks.watch(&prefix).await;
         sender.send_modify(|watched| {
             watched.opened = Some(opened.as_ref().map(drop).map_err(Problem::from));
-            opened.iter().for_each(|watch| watched.state = watch.state().clone());
+            if let Ok(watch) = &opened {
+                watched.state = watch.state().clone();
+            }
         });
         let Ok(mut watch) = opened else { return };
         loop {
