@@ -7,18 +7,13 @@ use std::{
 };
 
 use polylock::{
-    ConfigError, Namespaces, Options, Progress, StoreConfig, StoreUrl,
-    core::{Locks, connect_within, sync::lock},
+    ConfigError, Namespaces, Options, StoreConfig, StoreUrl,
+    core::{Locks, sync::lock},
     duration, read_url,
 };
-use tokio::sync::RwLock;
 
-use crate::{Error, Floor, RawClient, Result, raw};
+use crate::{Floor, Opened, RawClient, Result, raw};
 
-/// The time for which the store may be unreachable: a benchmark is interactive.
-const OUTAGE: Duration = Duration::from_secs(5);
-/// The time limit for the end of background work, before the namespaces are deleted.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The beginning of the names of all namespaces of benchmarks.
 pub const PREFIX: &str = "polylock_bench";
 
@@ -30,9 +25,7 @@ pub struct Subject {
     has_sessions: bool,
     name: String,
     namespaces: Namespaces,
-    opened: Arc<Mutex<Vec<Locks>>>,
-    /// Shared by all that is being opened. It goes on if its caller is dropped, and would create a namespace again that was deleted.
-    opening: Arc<RwLock<()>>,
+    opened: Opened,
     /// The namespaces with a table of the raw driver.
     with_raw: Mutex<Vec<String>>,
 }
@@ -60,8 +53,8 @@ impl Subject {
                 format!("{name} can't be measured, because it has no namespaces that can be deleted");
             ConfigError::new("store", problem)
         })?;
-        let (opened, opening, with_raw) = Default::default();
-        Ok(Self { url, options, has_sessions, name, namespaces, opened, opening, with_raw })
+        let (opened, with_raw) = Default::default();
+        Ok(Self { url, options, has_sessions, name, namespaces, opened, with_raw })
     }
 
     /// Returns the name of the store, without secrets.
@@ -91,7 +84,7 @@ impl Subject {
     /// Returns true if a namespace was opened since the last clean-up.
     #[must_use]
     pub fn was_opened(&self) -> bool {
-        !lock(&self.opened).is_empty()
+        !self.opened.is_empty()
     }
 
     /// Returns the name of a new namespace.
@@ -108,30 +101,7 @@ impl Subject {
     /// Dropping the future leaves nothing that [`clean_up`](Self::clean_up) does not delete.
     pub async fn open(&self, namespace: &str, session: Option<Duration>) -> Result<Locks> {
         let config = self.config(namespace, session)?;
-        let (ttl, opened) = (session.unwrap_or(self.options.ttl), self.opened.clone());
-        self.to_the_end(async move {
-            let store = connect_within(OUTAGE, &Progress::default(), || config.open()).await?;
-            let mut options = Options::default();
-            options.ttl = store.backend.capabilities().nearest_ttl(ttl);
-            let locks = Locks::builder(store).options(options).build();
-            lock(&opened).push(locks.clone());
-            Ok(locks)
-        })
-        .await
-    }
-
-    /// Runs `open` to its end, also if the caller is dropped. The namespaces are deleted after that.
-    async fn to_the_end<T: Send + 'static>(
-        &self,
-        open: impl Future<Output = Result<T>> + Send + 'static,
-    ) -> Result<T> {
-        let shared = self.opening.clone().read_owned().await;
-        let opening = tokio::spawn(async move {
-            let opened = open.await;
-            drop(shared);
-            opened
-        });
-        opening.await.unwrap_or_else(|error| Err(Error::Child(format!("a task has ended: {error}"))))
+        Ok(self.opened.open(config, session.unwrap_or(self.options.ttl)).await?)
     }
 
     fn config(&self, namespace: &str, session: Option<Duration>) -> Result<Arc<dyn StoreConfig>> {
@@ -156,7 +126,7 @@ impl Subject {
         // Before the table is created: the future may be dropped meanwhile.
         lock(&self.with_raw).push(namespace.clone());
         let (url, name) = (self.url.clone(), namespace.clone());
-        let opened = self.to_the_end(async move { raw::open(&url, &name, Floor::Usual).await }).await;
+        let opened = self.opened.to_the_end(async move { raw::open(&url, &name, Floor::Usual).await }).await;
         if !matches!(opened, Ok(Some(_))) {
             lock(&self.with_raw).retain(|other| *other != namespace);
         }
@@ -172,9 +142,7 @@ impl Subject {
     /// # Cancel safety
     /// Dropping the future leaves the rest undeleted.
     pub async fn clean_up(&self) -> Result<()> {
-        let _nothing_is_opened = self.opening.write().await;
-        let opened = std::mem::take(&mut *lock(&self.opened));
-        futures_util::future::join_all(opened.into_iter().map(|locks| locks.close(CLOSE_TIMEOUT))).await;
+        let _closed = self.opened.close().await;
         let with_raw = lock(&self.with_raw).clone();
         for namespace in with_raw {
             raw::remove(&self.url, &namespace).await?;

@@ -132,7 +132,7 @@ async fn clean_up(subject: &Subject, signals: &mut Signals) -> Option<Row> {
     let problem = tokio::select! {
         biased;
         signal = signals.next_termination() => format!("ended by {}", signals::name(signal)),
-        deleted = SystemClock.before(SystemClock.now() + CLEANUP_TIMEOUT, subject.namespaces.delete_all()) => match deleted {
+        deleted = SystemClock.before(SystemClock.now() + CLEANUP_TIMEOUT, subject.clean_up()) => match deleted {
             Some(Ok(())) => return None,
             Some(Err(error)) => Failure::from(error).message,
             None => format!("not done after {}", polylock::duration::format(CLEANUP_TIMEOUT)),

@@ -2,11 +2,8 @@
 
 use std::time::Duration;
 
-use polylock::{
-    Namespaces, Options, Result,
-    core::{Locks, connect_within},
-    read_url,
-};
+use polylock::{Namespaces, Options, Result, core::Locks, read_url};
+use polylock_bench::Opened;
 
 use super::configuration::Configuration;
 use crate::{
@@ -18,8 +15,6 @@ use crate::{
 
 /// The timeout of sessions that have the leases of all locks: the part with faults waits until some expire.
 const SESSION: Duration = Duration::from_secs(3);
-/// The time for which the store may be unreachable: a check is interactive.
-const OUTAGE: Duration = Duration::from_secs(5);
 
 /// The store that is checked.
 pub(super) struct Subject {
@@ -29,6 +24,7 @@ pub(super) struct Subject {
     pub(super) configuration: Configuration,
     /// The namespaces of the check.
     pub(super) namespaces: Namespaces,
+    opened: Opened,
 }
 
 impl Subject {
@@ -51,15 +47,17 @@ impl Subject {
             );
             return Err(Failure::new(CONFIG, problem));
         };
-        Ok(Self { options, configuration, namespaces })
+        Ok(Self { options, configuration, namespaces, opened: Opened::default() })
     }
 
     /// Opens a namespace.
     pub(super) async fn open(&self, namespace: impl AsRef<str>) -> Result<Locks> {
-        let config = self.namespaces.config(namespace.as_ref());
-        let store = connect_within(OUTAGE, &polylock::Progress::default(), || config.open()).await?;
-        let mut options = Options::default();
-        options.ttl = store.backend.capabilities().nearest_ttl(self.options.ttl);
-        Ok(Locks::builder(store).options(options).build())
+        self.opened.open(self.namespaces.config(namespace.as_ref()), self.options.ttl).await
+    }
+
+    /// Closes all that was opened, and deletes the namespaces. The child processes must have ended.
+    pub(super) async fn clean_up(&self) -> Result<()> {
+        let _closed = self.opened.close().await;
+        self.namespaces.delete_all().await
     }
 }

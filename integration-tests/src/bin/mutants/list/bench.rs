@@ -34,4 +34,14 @@ pub(super) const MUTANTS: &[Mutant] = &[
         to: "",
         test: ("cli", "bench::a_benchmark_that_is_ended_leaves_nothing_and_prints_what_was_measured"),
     },
+    Mutant {
+        name: "benchmark and check: an opening goes on after the deletion of its namespace",
+        file: "crates/polylock-bench/src/opened.rs",
+        from: "let shared = self.opening.clone().read_owned().await;",
+        to: "let shared = self.opening.clone();",
+        test: (
+            "units of library polylock_bench",
+            "opened::tests::an_opening_without_a_caller_ends_before_the_namespaces_are_deleted",
+        ),
+    },
 ];
