@@ -75,6 +75,8 @@ pub enum Planted {
     EarlyHandover,
     /// The client does not report that a copy of a refused claim may still be executed.
     UnreportedCopy,
+    /// The server does not notify the waiter that it grants the lock to.
+    LostNotification,
     /// MySQL: a claim does not expire.
     MysqlLateClaim,
     /// MySQL: a release ends the hold of any request.
@@ -105,6 +107,8 @@ pub enum Planted {
     RedisEarlyToken,
     /// Redis: a restart of the server loses its locks.
     RedisLostState,
+    /// Redis: the notification of a waiter counts as delivered, and is not sent.
+    RedisLostNotification,
     /// Redlock: a withdrawal removes the vote for a later number.
     RedlockLiveVote,
     /// Redlock: a server that has lost its votes votes at once.
@@ -167,7 +171,8 @@ impl Planted {
             | P::RevivedHold
             | P::LostState
             | P::EarlyHandover
-            | P::UnreportedCopy => StoreKind::Queue,
+            | P::UnreportedCopy
+            | P::LostNotification => StoreKind::Queue,
             P::MysqlLateClaim
             | P::MysqlForeignRelease
             | P::MysqlUncheckedHandover
@@ -182,7 +187,8 @@ impl Planted {
             | P::RedisNoFallback
             | P::RedisFalseRenewal
             | P::RedisEarlyToken
-            | P::RedisLostState => StoreKind::Redis,
+            | P::RedisLostState
+            | P::RedisLostNotification => StoreKind::Redis,
             P::RedlockLiveVote
             | P::RedlockNoDelay
             | P::RedlockUnmarkedVote

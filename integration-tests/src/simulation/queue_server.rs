@@ -243,7 +243,11 @@ impl QueueServer {
             }
             Call::Draw => Reply::Drawn(state.draw()),
         };
-        (reply, std::mem::take(&mut state.notifications))
+        let mut notifications = std::mem::take(&mut state.notifications);
+        if self.has(Planted::LostNotification) {
+            notifications.clear();
+        }
+        (reply, notifications)
     }
 
     fn has(&self, planted: Planted) -> bool {

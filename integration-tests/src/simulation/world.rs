@@ -49,8 +49,8 @@ const LONGEST_FREE_POLLED: Duration = Duration::from_millis(2500);
 /// The longest time between a grant at the server and the begin of its section, and between the end of a section and its release.
 const LONGEST_UNKNOWN: Duration = Duration::from_millis(800);
 
-/// The same in ZooKeeper, where a watch notifies the waiter, for a link without delay and in round trips: less than the time between two
-/// rechecks of most waiters, so that a lost watch is found.
+/// The same in a store that notifies the waiter, for a link without delay and in round trips: less than the time between two rechecks of
+/// most waiters, so that a lost notification is found.
 const LONGEST_UNNOTICED: (Duration, u32) = (Duration::from_millis(100), 5);
 
 /// The longest time for which work goes on in the background after a release.
@@ -376,8 +376,10 @@ impl World {
     /// Returns the longest time between a grant at the server and the begin of its section.
     fn longest_unknown(&self) -> Duration {
         match self.plan.store {
-            StoreKind::Zookeeper => LONGEST_UNNOTICED.0 + LONGEST_UNNOTICED.1 * self.network.round_trip(),
-            _ => LONGEST_UNKNOWN,
+            StoreKind::Queue | StoreKind::Redis | StoreKind::Zookeeper => {
+                LONGEST_UNNOTICED.0 + LONGEST_UNNOTICED.1 * self.network.round_trip()
+            }
+            StoreKind::Mysql | StoreKind::Redlock | StoreKind::Azure => LONGEST_UNKNOWN,
         }
     }
 

@@ -30,6 +30,9 @@ pub const fn changes(planted: Option<Planted>) -> Changes {
             "local token, left = draw(), waiter[4] - now",
             "local token, left = tonumber(place), waiter[4] - now",
         )],
+        Planted::RedisLostNotification => {
+            &[("return redis.call(is_in_slot and 'SPUBLISH' or 'PUBLISH', channel, message)", "return 1")]
+        }
         Planted::RedlockLiveVote => &[("is_of(id) and (number == 0 or entry[1] <= number)", "is_of(id)")],
         Planted::RedlockUnmarkedVote => &[(
             "return {YES, number, tonumber(ttl), now, member, ''}",
