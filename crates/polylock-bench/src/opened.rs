@@ -9,7 +9,7 @@ use std::{
 };
 
 use polylock::{
-    Options, Progress, StoreConfig,
+    Options, Progress, Store, StoreConfig,
     core::{Locks, connect_within, sync::lock},
 };
 use tokio::sync::{OwnedRwLockWriteGuard, RwLock};
@@ -47,7 +47,7 @@ impl Opened {
     pub async fn open(&self, config: Arc<dyn StoreConfig>, ttl: Duration) -> polylock::Result<Locks> {
         let opened = self.locks.clone();
         self.to_the_end(async move {
-            let store = connect_within(OUTAGE, &Progress::default(), || config.open()).await?;
+            let store = connect(&*config).await?;
             let mut options = Options::default();
             options.ttl = store.backend.capabilities().nearest_ttl(ttl);
             let locks = Locks::builder(store).options(options).build();
@@ -55,6 +55,18 @@ impl Opened {
             Ok(locks)
         })
         .await
+    }
+
+    /// Creates what a store needs, such as its tables, before it is opened by a child process. A server goes on with the statements of a
+    /// client that was killed, so a child process that creates tables may do that after their deletion.
+    ///
+    /// # Errors
+    /// If the store can't be used.
+    ///
+    /// # Cancel safety
+    /// As [`open`](Self::open).
+    pub async fn prepare(&self, config: Arc<dyn StoreConfig>) -> polylock::Result<()> {
+        self.to_the_end(async move { connect(&*config).await.map(drop) }).await
     }
 
     /// Runs `opening` to its end, also if the caller is dropped, as [`open`](Self::open) does.
@@ -96,11 +108,15 @@ impl Opened {
     }
 }
 
+async fn connect(config: &dyn StoreConfig) -> polylock::Result<Store> {
+    connect_within(OUTAGE, &Progress::default(), || config.open()).await
+}
+
 #[cfg(test)]
 mod tests {
     use async_trait::async_trait;
     use futures_util::FutureExt as _;
-    use polylock::core::{Result, Store, memory};
+    use polylock::core::{Result, memory};
     use tokio::sync::Semaphore;
 
     use super::*;

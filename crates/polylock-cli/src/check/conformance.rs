@@ -7,6 +7,7 @@ use std::{
 };
 
 use async_trait::async_trait;
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use polylock::{Clock, Store, StoreConfig, SystemClock};
 use polylock_bench::process::print_line as print;
 use polylock_testkit::{CASES, Target, TargetFactory, Verdict};
@@ -46,7 +47,12 @@ pub(super) async fn rows(subject: &Subject, quick: bool, output: &Output) -> Res
     let is_wanted =
         |case: &&&str| !quick || QUICK.iter().any(|group| case.starts_with(&format!("{group}::")));
     let cases = CASES.iter().filter(is_wanted);
-    let cases: Vec<_> = cases.map(|case| ((*case).to_owned(), subject.namespaces.create())).collect();
+    // The child creates no tables: a server goes on with the statements of a client that was killed, and the namespaces may be deleted before.
+    let prepared = stream::iter(cases).map(|case| async {
+        let namespace = subject.namespaces.create();
+        subject.prepare(&namespace).await.map(|()| ((*case).to_owned(), namespace))
+    });
+    let cases: Vec<_> = prepared.buffered(LANES).try_collect().await?;
     let mut missing: Vec<String> = cases.iter().map(|(case, _)| case.clone()).collect();
     let (mut passed, mut skipped, mut rows) = (0, Vec::<(String, Vec<String>)>::new(), Vec::new());
     let mut worker = start(&Job::Suite { cases })?;

@@ -55,6 +55,11 @@ impl Subject {
         self.opened.open(self.namespaces.config(namespace.as_ref()), self.options.ttl).await
     }
 
+    /// Creates what a namespace needs in the store, such as its tables.
+    pub(super) async fn prepare(&self, namespace: impl AsRef<str>) -> Result<()> {
+        self.opened.prepare(self.namespaces.config(namespace.as_ref())).await
+    }
+
     /// Closes all that was opened, and deletes the namespaces. The child processes must have ended.
     pub(super) async fn clean_up(&self) -> Result<()> {
         let _closed = self.opened.close().await;
