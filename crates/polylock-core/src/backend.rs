@@ -68,6 +68,9 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// 3. The holder releases the lock.
     /// 4. The first copy arrives, and takes the lock for nobody, unless core has released the request after step 2.
     ///
+    /// Core repeats a release that fails for two seconds and a lease after the reply or the error. If a copy may have an effect later than two
+    /// seconds after it, the store itself must undo that.
+    ///
     /// # Errors
     /// Core retries a temporary error. After any error the outcome is unknown, and core settles it by a release.
     async fn claim(&self, request: &Request) -> Result<ClaimOutcome>;
@@ -103,7 +106,7 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// no entry of the request and no earlier attempt within this call can have removed it.
     ///
     /// # Errors
-    /// An error means *unknown*. Core retries until the lease has expired.
+    /// An error means *unknown*. Core retries until the lease of the entry has expired.
     async fn release(&self, request: &Request) -> Result<Release>;
 
     /// Removes what this process keeps about a waiting `request`, without a change in the store and without blocking: its client has gone, or

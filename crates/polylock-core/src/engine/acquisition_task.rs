@@ -39,6 +39,10 @@ use crate::{
 /// The longest time that a caller without the lock is kept for the withdrawal of its request.
 const WITHDRAWAL: Duration = Duration::from_millis(500);
 
+/// The longest time after its last reply, or the time limit of that reply, for which a store may execute a copy of a claim: see
+/// [`Backend::claim`](crate::Backend::claim).
+const LATEST_COPY: Duration = Duration::from_secs(2);
+
 /// The caller's end of an acquisition. If it is dropped before the reply, it counts the rollback as pending.
 pub(super) struct Caller {
     handle: Arc<StoreHandle>,
@@ -231,8 +235,8 @@ impl Rollback {
             drop(claim.reply().await);
         }
         if self.needed {
-            // A failure has been logged; the entry expires in any case.
-            context.release_until(request, context.now() + request.ttl, 0).await.ok();
+            // A copy of the claim begins the lease of the entry again. A failure has been logged; the entry expires in any case.
+            context.release_until(request, context.now() + LATEST_COPY + request.ttl, 0).await.ok();
         }
     }
 }
