@@ -121,7 +121,7 @@ mod tests {
 
     use super::*;
 
-    /// A store whose opening has begun, and ends when there are permits.
+    /// A store that opens when the semaphore has a permit.
     struct Gate(Arc<Semaphore>);
 
     #[async_trait]

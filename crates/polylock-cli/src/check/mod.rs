@@ -33,7 +33,7 @@ use crate::{
 
 /// The exit code if a promise is broken.
 const BROKEN: u8 = 1;
-/// The time limit for the end of a store's background work.
+/// The time limit for the end of a store's background work, after which its warnings are read.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The time limit for the deletion of the namespaces.
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(60);
@@ -123,7 +123,6 @@ async fn run(
     if let Some(clocks) = clocks {
         report.rows.extend(clocks.end(&locks).await?);
     }
-    locks.close(CLOSE_TIMEOUT).await;
     Ok(())
 }
 
