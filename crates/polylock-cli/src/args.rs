@@ -215,6 +215,10 @@ pub(crate) struct Run {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024), conflicts_with_all = ["also", "lock_mode", "reentrant"], help_heading = HOLDING)]
     pub(crate) slots: Option<u32>,
     /// Inside another `polylock run` of the same lock, run under its hold instead of failing
+    ///
+    /// This process must be a descendant of the outer run, which stops it with its own command. A process that only has the variables of
+    /// that run is refused (64): a server such as tmux, at, systemd-run or docker exec has started it, and it would continue when that run
+    /// ends.
     #[arg(long, help_heading = HOLDING)]
     pub(crate) reentrant: bool,
 

@@ -95,9 +95,10 @@ ENVIRONMENT OF THE COMMAND
   (from 0), and the token is that of the slot; POLYLOCK_MODE,
   POLYLOCK_OWNER, POLYLOCK_BACKEND, POLYLOCK_TTL_MS,
   POLYLOCK_EXPIRES_AT_MS (of the first lease, milliseconds since
-  1970), POLYLOCK_OUTER (owners of outer runs), POLYLOCK_OUTER_STORE
-  (the store, without secrets). The variable with the store's URL is
-  removed unless --keep-store-env is given.
+  1970), POLYLOCK_OUTER (owners of outer runs), POLYLOCK_WARDENS (their
+  wardens), POLYLOCK_OUTER_STORE (the store, without secrets). The
+  variable with the store's URL is removed unless --keep-store-env is
+  given.
 
   A `polylock` that the command runs uses the same store unless it names
   another one. If the URL contains a password and comes neither from a

@@ -5,6 +5,8 @@ use std::env;
 pub(crate) const OWNER: &str = "POLYLOCK_OWNER";
 /// The owners of all outer runs except the innermost, one a line: an owner contains no line feed.
 pub(crate) const OUTER: &str = "POLYLOCK_OUTER";
+/// The wardens of the outer runs, one a line: the pid, the start time, the PID namespace and the boot of the machine, and the owner.
+pub(crate) const WARDENS: &str = "POLYLOCK_WARDENS";
 /// The variable with the reference for a nested run: a URL without secrets, `file:PATH`, `config:PATH`, `config:PATH#PROFILE`, or a URL
 /// with secrets replaced by `***`.
 pub(crate) const STORE: &str = "POLYLOCK_OUTER_STORE";

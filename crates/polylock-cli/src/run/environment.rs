@@ -4,7 +4,7 @@ use std::{env, process::Command, time::Duration};
 
 use polylock::{Guard, LastRun, LockName, Locks, Mode, MultiGuard};
 
-use super::lock_names::LockNames;
+use super::{lock_names::LockNames, outer_warden::check_supervision};
 use crate::{
     exit::{Failure, USAGE},
     outer_run::{self, OUTER, OWNER},
@@ -80,7 +80,8 @@ pub(super) fn describe_store(command: &mut Command, backend: &str, ttl: Duration
 /// Returns true if outer runs already hold all of the locks: waiting for them would never end.
 ///
 /// # Errors
-/// If outer runs hold any of them, and `--reentrant` was not given, or they do not hold all, or they hold one in a weaker mode.
+/// If outer runs hold any of them, and `--reentrant` was not given, or they do not hold all, or they hold one in a weaker mode, or they
+/// do not supervise this process.
 pub(super) async fn is_held_by_outer_run(
     locks: &Locks,
     names: &LockNames,
@@ -123,9 +124,17 @@ async fn is_held(
     else {
         return Ok(false);
     };
+    if let Err(reason) = check_supervision(held.owner.as_str()) {
+        let problem = format!(
+            "the outer run holds lock {name}, but does not supervise this process: {reason}; start it from the command of the outer run, \
+             or unset {OWNER} and {OUTER} to wait for the lock"
+        );
+        return Err(Failure::new(USAGE, problem));
+    }
     if !reentrant {
         let problem = format!(
-            "this command runs under lock {name} already and would wait for itself; use --reentrant to run under that hold"
+            "this command runs under lock {name} already and would wait for itself; `polylock run --reentrant` runs a command under that \
+             hold"
         );
         return Err(Failure::new(USAGE, problem));
     }

@@ -6,6 +6,7 @@ mod finish;
 mod job;
 mod lock_names;
 mod orphans;
+mod outer_warden;
 mod processes;
 mod restart;
 mod status_log;

@@ -10,6 +10,7 @@ mod environment;
 mod exit_codes;
 mod handles;
 mod loss;
+mod nested;
 mod once;
 mod output;
 mod serve;

@@ -6,6 +6,7 @@
 //! a kernel without these lists (no `CONFIG_PROC_CHILDREN`) all processes of the machine are read instead, after the process group was
 //! killed.
 
+mod ancestry;
 #[cfg(test)]
 mod fuzz;
 mod process;
@@ -18,7 +19,7 @@ use rustix::{
 };
 
 pub(crate) use self::process::Process;
-pub(super) use self::process::Stat;
+pub(super) use self::{ancestry::has_ancestor, process::Stat};
 
 /// The maximum number of passes of a kill while it finds new processes.
 const MAX_PASSES: usize = 100;

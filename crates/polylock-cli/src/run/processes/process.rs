@@ -94,7 +94,7 @@ impl Process {
 /// The contents of `/proc/<pid>/stat`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::run) struct Stat {
-    pub(super) id: Pid,
+    pub(in crate::run) id: Pid,
     /// `None` if it is outside of this container, as the processes of the next two fields may be, or if the process is being reaped.
     /// rustix' calls for them do not support that case.
     pub(in crate::run) parent: Option<Pid>,

@@ -28,7 +28,10 @@ use super::{
     timer::Timer,
 };
 use crate::{
-    run::processes::{Ancestor, Group, Process, ProcessTree, Stat, become_subreaper, children, unkillable},
+    run::{
+        outer_warden::add_this_warden,
+        processes::{Ancestor, Group, Process, ProcessTree, Stat, become_subreaper, children, unkillable},
+    },
     signals,
 };
 
@@ -222,6 +225,7 @@ impl Watch {
         self.stderr = stderr.try_clone().ok().map(File::from);
         let mut command = Command::new(program);
         command.args(arguments);
+        add_this_warden(&mut command);
         match command_group {
             CommandGroup::New => {
                 let leader = Command::new(this_program()?)

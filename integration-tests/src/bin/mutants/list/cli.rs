@@ -99,6 +99,31 @@ pub(super) const MUTANTS: &[Mutant] = &[
         test: ("cli", "environment::a_nested_run_must_name_a_store_with_a_password"),
     },
     Mutant {
+        name: "command line: the variables of an outer run are a proof that it supervises this process",
+        file: "crates/polylock-cli/src/run/outer_warden.rs",
+        from: "if !has_ancestor(id, started) {",
+        to: "if !has_ancestor(id, started) && owner.is_empty() {",
+        test: ("cli", "nested::a_process_that_only_has_the_variables_of_a_run_does_not_run_under_its_hold"),
+    },
+    Mutant {
+        name: "command line: a process that has the reused pid of a warden counts as it",
+        file: "crates/polylock-cli/src/run/processes/ancestry.rs",
+        from: "(parent.id, parent.started) == (ancestor, started)",
+        to: "parent.id == ancestor && started > 0",
+        test: (
+            "units of library polylock_cli",
+            "run::processes::ancestry::tests::only_the_process_with_the_pid_and_the_start_time_is_an_ancestor",
+        ),
+    },
+    Mutant {
+        name: "command line: polylock counts as the supervisor of what an earlier command has left",
+        file: "crates/polylock-cli/src/run/outer_warden.rs",
+        from: "(Some(stat), Ok(owner)) = (Stat::of(getpid()), env::var(OWNER))",
+        to: "(Some(stat), Ok(owner)) =
+            (rustix::process::getppid().and_then(Stat::of), env::var(OWNER))",
+        test: ("cli", "nested::a_process_of_an_earlier_term_does_not_run_under_the_hold_of_the_next"),
+    },
+    Mutant {
         name: "command line: an empty variable counts as unset",
         file: "crates/polylock-cli/src/store.rs",
         from: "Ok(text) if text.is_empty() => \"empty\",",
