@@ -33,6 +33,7 @@ use self::{
     job::Schedule,
     lock_names::LockNames,
     orphans::OrphanReaper,
+    processes::check_proc,
     restart::{Next, RestartRule},
     status_log::StatusLog,
     supervise::{EndedCommand, Reported, Supervision},
@@ -42,7 +43,7 @@ use self::{
 };
 use crate::{
     args::{Elect, FOREVER, Global, Once, Run, Supervised, Waiting},
-    exit::{Failure, INTERNAL, USAGE},
+    exit::{CONFIG, Failure, INTERNAL, USAGE},
     output::{EventKind, Output, Sink},
     signals::Signals,
     store::{self, ChosenStore},
@@ -111,6 +112,7 @@ async fn run_under_lock(
     output: &Output,
     log: &mut StatusLog,
 ) -> Result<Verdict, Failure> {
+    check_proc().map_err(|problem| Failure::new(CONFIG, problem))?;
     let signals = Signals::listen().map_err(|error| internal_error("listen for signals", &error))?;
     let orphans = OrphanReaper::start().map_err(|error| internal_error("listen for signals", &error))?;
     let store = store::choose(global, output)?;

@@ -6,6 +6,7 @@ mod container;
 mod handover;
 mod increments;
 mod lost_release;
+mod namespaces;
 mod once;
 mod outage;
 mod pid_reuse;

@@ -2,7 +2,7 @@
 
 use rustix::process::{Pid, getpid};
 
-use super::Stat;
+use super::process::Stat;
 
 /// The maximum number of walks along the ancestors while some of them end.
 const MAX_WALKS: usize = 100;

@@ -9,6 +9,7 @@
 mod ancestry;
 #[cfg(test)]
 mod fuzz;
+mod numbers;
 mod process;
 
 use std::{collections::HashSet, fs, sync::OnceLock};
@@ -19,7 +20,7 @@ use rustix::{
 };
 
 pub(crate) use self::process::Process;
-pub(super) use self::{ancestry::has_ancestor, process::Stat};
+pub(super) use self::{ancestry::has_ancestor, numbers::check_proc, process::Stat};
 
 /// The maximum number of passes of a kill while it finds new processes.
 const MAX_PASSES: usize = 100;
@@ -235,8 +236,8 @@ impl ChildLookup {
         #[cfg(test)]
         tests::on_lookup();
         static LISTS: OnceLock<bool> = OnceLock::new();
-        let list = || fs::exists(format!("/proc/self/task/{}/children", getpid())).unwrap_or(false);
-        if *LISTS.get_or_init(list) { Self::Lists } else { Self::table() }
+        let has_lists = || fs::exists(numbers::CHILDREN_OF_THIS_THREAD).unwrap_or(false);
+        if *LISTS.get_or_init(has_lists) { Self::Lists } else { Self::table() }
     }
 
     fn table() -> Self {
@@ -289,12 +290,13 @@ pub(super) fn children() -> Vec<Pid> {
 
 /// Returns the pids of the children of `parent`; none if it is gone.
 fn numbers_in_lists(parent: Pid) -> Vec<Pid> {
+    let Some(number) = numbers::number_of(parent) else { return Vec::new() };
     // A child belongs to the thread that has started it.
-    let threads = fs::read_dir(format!("/proc/{parent}/task")).into_iter().flatten().flatten();
+    let threads = fs::read_dir(format!("/proc/{number}/task")).into_iter().flatten().flatten();
     let lists = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
     let numbers = |list: String| {
-        let ids = list.split_whitespace().filter_map(|id| Pid::from_raw(id.parse().ok()?));
-        ids.collect::<Vec<_>>()
+        let numbers = list.split_whitespace().filter_map(|number| Pid::from_raw(number.parse().ok()?));
+        numbers.filter_map(numbers::pid_of).collect::<Vec<_>>()
     };
     lists.flat_map(numbers).collect()
 }

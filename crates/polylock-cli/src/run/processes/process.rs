@@ -7,6 +7,8 @@ use rustix::{
     process::{Pid, Signal, kill_process, test_kill_process},
 };
 
+use super::numbers::{self, Ids};
+
 /// A process that is distinguished from a later one with the same pid.
 ///
 /// On Linux 5.3 and later it is a pidfd, elsewhere a pid and a start time, which is compared immediately before each signal.
@@ -87,7 +89,8 @@ impl Process {
     /// Returns the id of its user, if the system shows it.
     pub(in crate::run) fn user(&self) -> Option<u32> {
         use std::os::unix::fs::MetadataExt;
-        fs::metadata(format!("/proc/{}", self.id)).ok().map(|entry| entry.uid())
+        let number = numbers::number_of(self.id)?;
+        fs::metadata(format!("/proc/{number}")).ok().map(|entry| entry.uid())
     }
 }
 
@@ -109,7 +112,15 @@ pub(in crate::run) struct Stat {
 impl Stat {
     /// Reads the status of the process with the pid `id`; `None` if there is no such process, or no `/proc`.
     pub(in crate::run) fn of(id: Pid) -> Option<Self> {
-        Self::parse(&fs::read_to_string(format!("/proc/{id}/stat")).ok()?)
+        let number = numbers::number_of(id)?;
+        let stat = Self::parse(&fs::read_to_string(format!("/proc/{number}/stat")).ok()?)?;
+        if !numbers::differ() {
+            return Some(stat);
+        }
+        let Ids { pid, group, session } = numbers::ids_of(number)?;
+        // The number may be that of another process by now.
+        let id = pid.filter(|pid| *pid == id)?;
+        Some(Self { id, parent: stat.parent.and_then(numbers::pid_of), group, session, ..stat })
     }
 
     /// Parses `4711 (a name) S 1 4711 …`; the name may contain any character.

@@ -124,6 +124,23 @@ pub(super) const MUTANTS: &[Mutant] = &[
         test: ("cli", "nested::a_process_of_an_earlier_term_does_not_run_under_the_hold_of_the_next"),
     },
     Mutant {
+        name: "command line: the numbers in the /proc of another namespace are taken for pids",
+        file: "crates/polylock-cli/src/run/processes/mod.rs",
+        from: "numbers.filter_map(numbers::pid_of).collect::<Vec<_>>()",
+        to: "numbers.collect::<Vec<_>>()",
+        test: (
+            "processes",
+            "cli::namespaces::with_the_proc_of_another_namespace_all_processes_of_the_command_are_killed",
+        ),
+    },
+    Mutant {
+        name: "command line: a command starts where its processes can't be found",
+        file: "crates/polylock-cli/src/run/processes/numbers.rs",
+        from: "if !shows_this_process() {",
+        to: "if !shows_this_process() && NO_PROC.is_empty() {",
+        test: ("processes", "cli::namespaces::without_a_proc_of_its_processes_a_run_is_refused"),
+    },
+    Mutant {
         name: "command line: an empty variable counts as unset",
         file: "crates/polylock-cli/src/store.rs",
         from: "Ok(text) if text.is_empty() => \"empty\",",
