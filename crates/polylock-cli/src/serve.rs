@@ -36,9 +36,9 @@ pub(crate) async fn serve(global: &Global, args: &Serve, output: &Output) -> Res
         return Err(Failure::new(USAGE, problem));
     }
     let (access, tls) = (access(args)?, tls(args)?);
+    let chosen = store::choose(global, output)?;
     let mut signals = Signals::listen()
         .map_err(|error| Failure::new(INTERNAL, format!("can't listen for signals: {error}")))?;
-    let chosen = store::choose(global, output)?;
     let (_, config) = read_url(&chosen.config.into_url()?)?;
     let scheme = if tls.is_some() { "https" } else { "http" };
     let store = config.open().await?;
@@ -53,7 +53,8 @@ pub(crate) async fn serve(global: &Global, args: &Serve, output: &Output) -> Res
     if let Some(tls) = tls {
         service = service.tls(tls);
     }
-    if let Some(file) = args.access.clone() {
+    // A pipe can be read only once: another read would wait for another writer.
+    if let Some(file) = args.access.clone().filter(|file| file.is_file()) {
         tokio::spawn(follow(file, service.callers(), *output));
     }
     allow_all_files();
@@ -101,7 +102,7 @@ async fn follow(file: PathBuf, callers: Arc<Access>, output: Output) {
     let mut present = None;
     loop {
         SystemClock.sleep_until(SystemClock.now() + LOOK).await;
-        let found = read(&file);
+        let found = if file.is_file() { read(&file) } else { Err(unusable(&file, &"it is not a file")) };
         if present.as_ref() == Some(&found) {
             continue;
         }

@@ -11,6 +11,8 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7420")]
     pub(crate) listen: SocketAddr,
     /// TOML file with the callers and their rights; without it, every client has all rights
+    ///
+    /// It is read again every two seconds; a pipe, such as <(gpg -d callers.gpg) of a shell, is read once.
     #[arg(long, value_name = "FILE")]
     pub(crate) access: Option<PathBuf>,
     /// PEM file with the certificate of the server and its chain: connections are encrypted

@@ -33,6 +33,8 @@ pub(crate) struct Supervised {
     #[arg(long, value_name = "N", group = "status", help_heading = COMMAND)]
     pub(crate) status_fd: Option<u32>,
     /// Write events as JSON lines to this file, which is truncated first
+    ///
+    /// It may be a FIFO that nobody reads yet: polylock says so, and writes the events when somebody reads it.
     #[arg(long, value_name = "PATH", group = "status", help_heading = COMMAND)]
     pub(crate) status_file: Option<PathBuf>,
     /// Serve the metrics of this run to Prometheus at http://ADDR/metrics, such as 127.0.0.1:9464, until the command has ended

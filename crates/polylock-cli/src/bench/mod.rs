@@ -7,13 +7,7 @@ mod progress;
 mod subjects;
 mod worker;
 
-use std::{
-    fs::{File, OpenOptions},
-    io::{self, Write},
-    path::Path,
-    sync::Arc,
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use polylock::{Clock, SystemClock};
 use polylock_bench::{
@@ -28,8 +22,8 @@ use self::{progress::Progress, subjects::Subjects};
 use crate::{
     args::{Bench, Format, Global},
     child,
-    exit::{CANT_CREATE, Failure, INTERNAL},
-    output::Output,
+    exit::{Failure, INTERNAL},
+    output::{Output, PageFile},
     signals::{self, Signals},
 };
 
@@ -49,12 +43,12 @@ enum Stopped {
 
 /// Measures the stores, and prints the report.
 pub(crate) async fn bench(global: &Global, args: &Bench, output: &Output) -> Result<u8, Failure> {
-    let cannot = |error| Failure::new(INTERNAL, format!("can't listen for signals: {error}"));
-    let mut signals = Signals::listen().map_err(cannot)?;
     let begin = SystemClock.now();
     // A file that can't be written is reported before all measurements.
-    let page = args.html.as_deref().map(open_page).transpose()?;
+    let page = args.html.as_deref().map(PageFile::open).transpose()?;
     let subjects = Subjects::choose(global, output)?;
+    let cannot = |error| Failure::new(INTERNAL, format!("can't listen for signals: {error}"));
+    let mut signals = Signals::listen().map_err(cannot)?;
     if cfg!(debug_assertions) {
         output.warning("this program was built without optimization, so its times are several times longer; build it with --release");
     }
@@ -81,8 +75,8 @@ pub(crate) async fn bench(global: &Global, args: &Bench, output: &Output) -> Res
         Err(Stopped::Failure(failure)) => return Err(failure),
     };
     output.data(&text(&report, output.format))?;
-    if let (Some(file), Some(page)) = (&args.html, page) {
-        write_page(page, &html::page(&report)).map_err(|error| not_written(file, &error))?;
+    if let Some(page) = page {
+        page.write(&html::page(&report))?;
     }
     Ok(code)
 }
@@ -183,19 +177,4 @@ fn text(report: &Report, format: Format) -> String {
         Format::Json => format!("{:#}\n", report.json()),
         Format::Jsonl => report.json_lines().iter().map(|line| format!("{line}\n")).collect(),
     }
-}
-
-/// Opens the file of the page, and leaves its text as it is.
-fn open_page(file: &Path) -> Result<File, Failure> {
-    let opened = OpenOptions::new().create(true).write(true).truncate(false).open(file);
-    opened.map_err(|error| not_written(file, &error))
-}
-
-fn write_page(mut file: File, page: &str) -> io::Result<()> {
-    file.set_len(0)?;
-    file.write_all(page.as_bytes())
-}
-
-fn not_written(file: &Path, error: &io::Error) -> Failure {
-    Failure::new(CANT_CREATE, format!("{} can't be written: {error}", file.display()))
 }

@@ -15,7 +15,7 @@ mod settings;
 mod subject;
 mod worker;
 
-use std::{fs, time::Duration};
+use std::time::Duration;
 
 use polylock::{Clock, SystemClock};
 
@@ -26,8 +26,8 @@ use self::{
 };
 use crate::{
     args::{Check, Global, Part},
-    exit::{CANT_CREATE, Failure, INTERNAL},
-    output::{Output, capture_warnings, milliseconds},
+    exit::{Failure, INTERNAL},
+    output::{Output, PageFile, capture_warnings, milliseconds},
     signals::{self, Signals},
 };
 
@@ -40,11 +40,13 @@ const CLEANUP_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Checks the store, and prints the report.
 pub(crate) async fn check(global: &Global, args: &Check, output: &Output) -> Result<u8, Failure> {
-    let cannot = |error| Failure::new(INTERNAL, format!("can't listen for signals: {error}"));
-    let mut signals = Signals::listen().map_err(cannot)?;
     let begin = SystemClock.now();
+    // A file that can't be written is reported before the check.
+    let page = args.html.as_deref().map(PageFile::open).transpose()?;
     let seed = args.seed.unwrap_or_else(|| fastrand::u64(..u64::from(u32::MAX)));
     let subject = Subject::choose(global, output)?;
+    let cannot = |error| Failure::new(INTERNAL, format!("can't listen for signals: {error}"));
+    let mut signals = Signals::listen().map_err(cannot)?;
     capture_warnings();
     let mut report = Report::new(subject.configuration.display_name.clone(), seed);
     let ended = tokio::select! {
@@ -73,10 +75,8 @@ pub(crate) async fn check(global: &Global, args: &Check, output: &Output) -> Res
         }
     }
     report.print(output)?;
-    if let Some(file) = &args.html {
-        fs::write(file, html::page(&report)).map_err(|error| {
-            Failure::new(CANT_CREATE, format!("{} can't be written: {error}", file.display()))
-        })?;
+    if let Some(page) = page {
+        page.write(&html::page(&report))?;
     }
     Ok(match (ended, report.verdict()) {
         (Err(signal), _) => signals::exit_code(signal.as_raw()),

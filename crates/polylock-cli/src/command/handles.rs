@@ -20,7 +20,8 @@ use crate::{
     output::Output,
     run::{Process, this_program},
     signals::Signals,
-    store, user, wall_clock,
+    store::{self, ChosenStore},
+    user, wall_clock,
 };
 
 /// The hidden word before the arguments of a keeper: the process that `--while-pid` leaves behind. It acquires the lock itself, so neither
@@ -36,9 +37,11 @@ pub(crate) async fn acquire(global: &Global, args: &Acquire, output: &Output) ->
         existing(pid)?;
         return start_keeper(output);
     }
+    // It may read a FIFO, which a signal must end.
+    let store = store::choose(global, output)?;
     let mut signals = Signals::listen().map_err(|error| internal("listen for signals", &error))?;
     let guard = tokio::select! {
-        guard = acquired(global, args, output) => guard?,
+        guard = acquired(store, args) => guard?,
         signal = signals.next_termination() => return Ok(exit::SIGNAL + signal_number(signal)),
     };
     if !args.hold {
@@ -56,7 +59,7 @@ pub(crate) async fn acquire(global: &Global, args: &Acquire, output: &Output) ->
 /// Renews a hold.
 pub(crate) async fn renew(global: &Global, args: &Renew, output: &Output) -> Result<u8, Failure> {
     let hold = parse(&args.handle)?;
-    let locks = connect(global, None, output).await?;
+    let locks = connect(store::choose(global, output)?, None).await?;
     let guard = locks.adopt_for(&hold, args.lease.unwrap_or(hold.ttl())).await?;
     let hold = guard.into_handle().await?;
     if !output.is_text() {
@@ -73,16 +76,16 @@ pub(crate) async fn renew(global: &Global, args: &Renew, output: &Output) -> Res
 /// Releases a hold.
 pub(crate) async fn release(global: &Global, handle: &Handle, output: &Output) -> Result<u8, Failure> {
     let hold = parse(handle)?;
-    let guard = connect(global, None, output).await?.adopt(&hold).await?;
+    let guard = connect(store::choose(global, output)?, None).await?.adopt(&hold).await?;
     guard.release().await?;
     Ok(0)
 }
 
-async fn acquired(global: &Global, args: &Acquire, output: &Output) -> Result<Guard, Failure> {
+async fn acquired(store: ChosenStore, args: &Acquire) -> Result<Guard, Failure> {
     LockName::new(&args.name)?;
     let label = args.label.clone().unwrap_or_else(user::name);
     Label::new(&label)?;
-    let locks = connect(global, args.waiting.outage, output).await?;
+    let locks = connect(store, args.waiting.outage).await?;
     let mut lock = locks.lock(&args.name).mode(args.mode()).label(label);
     if !args.hold && args.while_pid.is_none() {
         lock = lock.ttl(args.lease);
@@ -98,8 +101,8 @@ async fn acquired(global: &Global, args: &Acquire, output: &Output) -> Result<Gu
 }
 
 /// Opens the store. An outage is retried, because a script that calls these commands can't do that better.
-async fn connect(global: &Global, outage: Option<Duration>, output: &Output) -> Result<Locks, Failure> {
-    let mut locks = Locks::builder_from_config(store::choose(global, output)?.config);
+async fn connect(store: ChosenStore, outage: Option<Duration>) -> Result<Locks, Failure> {
+    let mut locks = Locks::builder_from_config(store.config);
     if let Some(outage) = outage {
         locks = locks.outage(outage);
     }
@@ -205,8 +208,9 @@ pub(crate) fn keeper() -> Option<ExitCode> {
 /// Acquires the lock, and keeps it as long as the process exists.
 async fn keep(global: &Global, args: &Acquire, output: &Output) -> Result<u8, Failure> {
     let process = existing(args.while_pid.unwrap_or_default())?;
+    let store = store::choose(global, output)?;
     let guard = tokio::select! {
-        guard = acquired(global, args, output) => guard?,
+        guard = acquired(store, args) => guard?,
         () = parent_ended() => return Ok(exit::SIGNAL),
         () = ended(&process) => return Ok(0),
     };

@@ -1,8 +1,11 @@
 //! The output of polylock: notes and errors on stderr, data on stdout, events as JSON lines.
 
 mod event;
+mod fifo;
 #[cfg(test)]
 mod fuzz;
+#[cfg(feature = "check")]
+mod page;
 mod screen;
 mod sink;
 mod stderr;
@@ -20,6 +23,8 @@ use std::{
 use anstyle::{AnsiColor, Style};
 
 pub(crate) use event::{AlsoLock, Event, EventKind};
+#[cfg(feature = "check")]
+pub(crate) use page::PageFile;
 #[cfg(feature = "check")]
 pub(crate) use screen::Bar;
 pub(crate) use sink::Sink;

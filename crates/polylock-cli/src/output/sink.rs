@@ -3,13 +3,18 @@
 use std::{
     fs::{File, OpenOptions},
     io,
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
-use rustix::fs::{OFlags, fcntl_getfl};
+use rustix::{
+    fs::{OFlags, fcntl_getfl},
+    io::Errno,
+};
 
 use super::{
-    Event, EventKind, Output, stderr,
+    Event, EventKind, Output,
+    fifo::{is_fifo, is_without_reader, open_at_once},
+    stderr,
     writer::{Weight, Writer},
 };
 use crate::exit::{CANT_CREATE, Failure};
@@ -28,15 +33,15 @@ impl Sink {
     /// Opens the status descriptor, or truncates or creates the status file.
     pub(crate) fn open(fd: Option<u32>, path: Option<PathBuf>, output: &Output) -> Result<Self, Failure> {
         let file = match (fd, path) {
-            (Some(fd), _) => Some((descriptor(fd), format!("file descriptor {fd}"))),
+            (Some(fd), _) => Some((descriptor(fd).and_then(Writer::start), format!("file descriptor {fd}"))),
             (None, Some(path)) => {
-                let opened = File::create(&path).and_then(|_| OpenOptions::new().append(true).open(&path));
-                Some((opened, path.display().to_string()))
+                let name = path.display().to_string();
+                Some((open_file(path, output), name))
             }
             (None, None) => None,
         };
-        let status = file.map(|(file, name)| {
-            file.and_then(Writer::start).map_err(|error| {
+        let status = file.map(|(writer, name)| {
+            writer.map_err(|error| {
                 Failure::new(
                     CANT_CREATE,
                     format!("status: {name} can't be written: {error}; use a writable file or descriptor"),
@@ -101,13 +106,33 @@ fn line_of_report(mut report: Event) -> Vec<u8> {
     line(&report)
 }
 
+/// Opens the status file, and truncates or creates it.
+///
+/// Opening a FIFO blocks until somebody reads it, so a thread does that if nobody does yet.
+fn open_file(path: PathBuf, output: &Output) -> io::Result<Writer> {
+    if !is_fifo(&path) {
+        let opened = File::create(&path).and_then(|_| OpenOptions::new().append(true).open(&path));
+        return opened.and_then(Writer::start);
+    }
+    match open_at_once(&path) {
+        Err(error) if is_without_reader(&error) => {
+            output.note(format!(
+                "nobody reads the FIFO {} yet; the events are written when somebody does",
+                path.display()
+            ));
+            Writer::start_with(move || OpenOptions::new().append(true).open(path))
+        }
+        opened => opened.and_then(Writer::start),
+    }
+}
+
 /// Opens a copy of the inherited descriptor with this number.
 fn descriptor(number: u32) -> io::Result<File> {
     // Opening it by name would fail for a socket, and for a file that this user can't open.
     let file = copy(number).or_else(|error| match error.raw_os_error() {
-        Some(number) if number == rustix::io::Errno::BADF.raw_os_error() => Err(error),
-        // This is an old kernel, or a filter of system calls.
-        _ => OpenOptions::new().append(true).open(format!("/dev/fd/{number}")),
+        Some(number) if number == Errno::BADF.raw_os_error() => Err(error),
+        // This is an old kernel, or a filter of system calls. The reader of a pipe may have closed its end.
+        _ => open_at_once(Path::new(&format!("/dev/fd/{number}"))),
     })?;
     let mode = fcntl_getfl(&file)? & OFlags::RWMODE;
     if mode == OFlags::RDONLY { Err(io::Error::other("it is open for reading only")) } else { Ok(file) }
@@ -117,7 +142,7 @@ fn descriptor(number: u32) -> io::Result<File> {
 #[cfg(target_os = "linux")]
 fn copy(number: u32) -> io::Result<File> {
     use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
-    let number = i32::try_from(number).map_err(|_| io::Error::from(rustix::io::Errno::BADF))?;
+    let number = i32::try_from(number).map_err(|_| io::Error::from(Errno::BADF))?;
     let this = pidfd_open(getpid(), PidfdFlags::empty())?;
     Ok(pidfd_getfd(this, number, PidfdGetfdFlags::empty())?.into())
 }

@@ -56,9 +56,21 @@ impl Writer {
     /// # Errors
     /// If the system can't start a thread.
     pub(super) fn start(file: File) -> io::Result<Self> {
+        Self::start_with(|| Ok(file))
+    }
+
+    /// Starts a thread that opens a file, which may take any time, and writes to it. If that fails, the lines are dropped.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub(super) fn start_with(open: impl FnOnce() -> io::Result<File> + Send + 'static) -> io::Result<Self> {
         let shared = Arc::new(Shared { queue: Mutex::default(), changed: Condvar::new() });
         let thread_shared = shared.clone();
-        thread::Builder::new().name("polylock-output".to_owned()).spawn(move || thread_shared.write(file))?;
+        let write = move || match open() {
+            Ok(file) => thread_shared.write(file),
+            Err(_) => thread_shared.close(&mut thread_shared.queue()),
+        };
+        thread::Builder::new().name("polylock-output".to_owned()).spawn(write)?;
         Ok(Self(shared))
     }
 
@@ -131,11 +143,17 @@ impl Shared {
             queue.bytes -= line.len();
             queue.written += 1;
             if outcome.is_err() {
-                (queue.is_closed, queue.bytes) = (true, 0);
-                queue.lines.clear();
+                self.close(&mut queue);
             }
             self.changed.notify_all();
         }
+    }
+
+    /// Drops all lines, now and later.
+    fn close(&self, queue: &mut Queue) {
+        (queue.is_closed, queue.bytes) = (true, 0);
+        queue.lines.clear();
+        self.changed.notify_all();
     }
 }
 

@@ -113,9 +113,10 @@ async fn run_under_lock(
     log: &mut StatusLog,
 ) -> Result<Verdict, Failure> {
     check_proc().map_err(|problem| Failure::new(CONFIG, problem))?;
+    // It may read a FIFO, which a signal must end.
+    let store = store::choose(global, output)?;
     let signals = Signals::listen().map_err(|error| internal_error("listen for signals", &error))?;
     let orphans = OrphanReaper::start().map_err(|error| internal_error("listen for signals", &error))?;
-    let store = store::choose(global, output)?;
     if let Some(address) = args.common.metrics_listen {
         crate::metrics::serve(address)?;
     }

@@ -39,9 +39,9 @@ pub(crate) async fn top(global: &Global, prefix: &str, output: &Output) -> Resul
         return Err(Failure::new(USAGE, problem));
     }
     let cannot = |what: &str, error: &io::Error| Failure::new(INTERNAL, format!("can't {what}: {error}"));
-    let mut signals = Signals::listen().map_err(|error| cannot("listen for signals", &error))?;
     let (locks, store) = open(global, output).await?;
     let watch = locks.watch(prefix).await?;
+    let mut signals = Signals::listen().map_err(|error| cannot("listen for signals", &error))?;
     // A warning would be written over the display.
     capture_warnings();
     let is_colored = anstream::AutoStream::choice(&io::stdout()) != anstream::ColorChoice::Never;

@@ -8,6 +8,7 @@ mod descendants;
 mod elect;
 mod environment;
 mod exit_codes;
+mod fifo;
 mod handles;
 mod loss;
 mod nested;

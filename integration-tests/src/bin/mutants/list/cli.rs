@@ -84,6 +84,13 @@ pub(super) const MUTANTS: &[Mutant] = &[
         test: ("cli", "unread::unread_pipes_delay_neither_the_command_nor_a_signal_nor_the_release"),
     },
     Mutant {
+        name: "command line: a FIFO for the events must have a reader before the command starts",
+        file: "crates/polylock-cli/src/output/sink.rs",
+        from: "if !is_fifo(&path) {",
+        to: "if !is_fifo(&path) || path.exists() {",
+        test: ("cli", "fifo::a_status_fifo_without_a_reader_delays_nothing"),
+    },
+    Mutant {
         name: "command line: a nested run uses the default store",
         file: "crates/polylock-cli/src/store.rs",
         from: "} else if let Some(outer) = nested::outer_store(variable(outer_run::STORE)?)? {",
