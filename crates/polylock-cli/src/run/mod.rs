@@ -432,7 +432,7 @@ impl Phases<'_> {
                     Failure::new(lost_exit_code, message)
                 }
                 (Ok(()), StartError::Command(error)) => self.command.start_failure(&error),
-                (Ok(()), StartError::Warden(error)) => internal_error("start the warden", &error),
+                (Ok(()), error) => Failure::new(INTERNAL, error.text()),
             }
         })
     }

@@ -10,7 +10,7 @@ use std::{env, fs, process::Command};
 
 use rustix::process::{Pid, getpid};
 
-use super::processes::{Stat, has_ancestor};
+use super::processes::{Process, Stat, children, has_ancestor};
 use crate::outer_run::{OWNER, WARDENS};
 
 /// Adds this warden to those of the outer runs.
@@ -19,6 +19,18 @@ pub(super) fn add_this_warden(command: &mut Command) {
     let outer = env::var(WARDENS).unwrap_or_default();
     let line = Line { id: stat.id, started: stat.started, place: place(), owner };
     command.env(WARDENS, format!("{outer}{}\n", line.to_text()));
+}
+
+/// Returns the text that marks the environment of all processes that the warden `id` starts for its command; `None` if it is gone.
+pub(super) fn mark_of(id: Pid) -> Option<String> {
+    let line = Line { id, started: Stat::of(id)?.started, place: place(), owner: String::new() };
+    Some(line.to_text())
+}
+
+/// Returns the children of this process with this [mark](mark_of).
+pub(super) fn children_with(mark: &str) -> Vec<Process> {
+    let processes = children().into_iter().filter_map(Process::open);
+    processes.filter(|process| process.has_in_environment(mark)).collect()
 }
 
 /// Checks that the warden of the run of `owner` is an ancestor of this process.

@@ -13,4 +13,5 @@ mod pid_reuse;
 mod several_locks;
 mod takeover;
 mod unkillable;
+mod warden_end;
 mod warnings;

@@ -86,6 +86,13 @@ impl Process {
         test_kill_process(self.id) == Err(Errno::PERM) && !self.has_ended()
     }
 
+    /// Returns true if its environment, as it was started, contains this text. The environment of another user's process is not known.
+    pub(in crate::run) fn has_in_environment(&self, text: &str) -> bool {
+        let path = numbers::number_of(self.id).map(|number| format!("/proc/{number}/environ"));
+        let environment = path.and_then(|path| fs::read(path).ok()).unwrap_or_default();
+        environment.windows(text.len()).any(|part| part == text.as_bytes())
+    }
+
     /// Returns the id of its user, if the system shows it.
     pub(in crate::run) fn user(&self) -> Option<u32> {
         use std::os::unix::fs::MetadataExt;

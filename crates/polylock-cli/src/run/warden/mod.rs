@@ -49,7 +49,7 @@ use tokio::{
 
 use self::{
     message::{Adopted, CommandGroup, Event, Inbox, LEADER, Order, WARDEN, is_started_as},
-    start::{StartingWarden, end_warden, pass_streams, receive, socket_pair, spawn},
+    start::{Closed, StartingWarden, end_warden, pass_streams, receive, socket_pair, spawn},
 };
 use super::{
     orphans::OrphanReaper,
@@ -124,10 +124,12 @@ impl Warden {
     /// Starts a warden, which starts the command `arguments` with the variables that `environment` sets, to be killed at `deadline`. The
     /// command gets a process group of its own unless it is to stay in the `foreground`.
     ///
+    /// If the warden is killed before it could start the command, another one is started.
+    ///
     /// # Errors
     /// See [`StartError`]; no process is left then.
     pub(super) async fn start(
-        environment: impl FnOnce(&mut Command),
+        environment: impl Fn(&mut Command) + Sync,
         arguments: &[OsString],
         foreground: bool,
         deadline: Moment,
@@ -135,6 +137,36 @@ impl Warden {
     ) -> Result<Self, StartError> {
         let has_no_other_children = children().is_empty() && getpid() != Pid::INIT;
         become_subreaper();
+        let mut ended = 0;
+        loop {
+            let started = Self::start_once(
+                &environment,
+                arguments,
+                foreground,
+                deadline,
+                orphans,
+                has_no_other_children,
+            );
+            match started.await {
+                Ok(warden) => return Ok(Self { was_replaced: ended > 0, ..warden }),
+                Err(StartError::NotBegun(_, status)) if ended == MAX_REPLACEMENTS => {
+                    return Err(StartError::NotBegun(ended + 1, status));
+                }
+                Err(StartError::NotBegun(..)) => ended += 1,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Starts one warden, which starts the command.
+    async fn start_once(
+        environment: impl FnOnce(&mut Command),
+        arguments: &[OsString],
+        foreground: bool,
+        deadline: Moment,
+        orphans: &OrphanReaper,
+        has_no_other_children: bool,
+    ) -> Result<Self, StartError> {
         let child_signals = signal(SignalKind::child())?;
         let (socket, warden_socket) = socket_pair()?;
         let command_group = match group_under_job_control() {
@@ -153,8 +185,15 @@ impl Warden {
         let (command, leader) = match started {
             Ok(started) => started,
             Err(error) => {
-                starting.abort(has_no_other_children).await;
-                return Err(error);
+                let closed = Closed::of(&error);
+                // A warden that has closed its end is about to end.
+                let timeout = if closed.is_some() { REPORT_TIMEOUT } else { Duration::ZERO };
+                let status = starting.abort(has_no_other_children, timeout).await;
+                return Err(match closed {
+                    Some(Closed::WithUnreadOrders) => StartError::NotBegun(1, status),
+                    Some(Closed::AfterAllOrders) => StartError::Killed(status),
+                    None => error,
+                });
             }
         };
         let StartingWarden { process, socket, inbox, orphans } = starting;

@@ -6,9 +6,12 @@ use std::{
     mem::MaybeUninit,
     os::{
         fd::{AsFd, OwnedFd},
-        unix::{net, process::CommandExt},
+        unix::{
+            net,
+            process::{CommandExt, ExitStatusExt},
+        },
     },
-    process::{Child, Command, Stdio},
+    process::{Child, Command, ExitStatus, Stdio},
     time::Duration,
 };
 
@@ -16,14 +19,18 @@ use polylock::{Clock, Moment, SystemClock};
 use rustix::{
     io::Errno,
     net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg},
-    process::Pid,
+    process::{Pid, Signal},
 };
 use tokio::{io::AsyncWriteExt, net::UnixStream};
 
 use super::message::{CommandGroup, Event, Inbox, Order, WARDEN, this_program};
-use crate::run::{
-    orphans::OrphanReaper,
-    processes::{Ancestor, Process, ProcessTree},
+use crate::{
+    run::{
+        orphans::OrphanReaper,
+        outer_warden::{children_with, mark_of},
+        processes::{Ancestor, Process, ProcessTree},
+    },
+    signals,
 };
 
 /// The reason why a command was not started.
@@ -33,6 +40,36 @@ pub(in crate::run) enum StartError {
     Command(io::Error),
     /// There is no warden to start it.
     Warden(io::Error),
+    /// That many wardens have ended before they could start it, the last one with this status.
+    NotBegun(u32, Option<ExitStatus>),
+    /// The warden has ended with this status, and it may have started it. All that it has started was killed.
+    Killed(Option<ExitStatus>),
+}
+
+impl StartError {
+    /// Returns the text for the user, with a remedy.
+    pub(in crate::run) fn text(&self) -> String {
+        const REMEDY: &str = "find the program that did it, such as the OOM killer (`dmesg`)";
+        let end = |status: &Option<ExitStatus>| match status.map(|status| (status.signal(), status.code())) {
+            Some((Some(signal), _)) => {
+                let name = Signal::from_named_raw(signal).map_or_else(|| signal.to_string(), signals::name);
+                format!("was ended by {name}")
+            }
+            Some((None, Some(code))) => format!("ended with {code}"),
+            _ => "ended".to_owned(),
+        };
+        match self {
+            Self::Command(error) | Self::Warden(error) => format!("can't start the warden: {error}"),
+            Self::NotBegun(times, status) => {
+                format!("can't start the command: its warden {}, {times} times; {REMEDY}", end(status))
+            }
+            Self::Killed(status) => format!(
+                "can't supervise the command: its warden {} while it started the command; the command was killed, if it had begun; \
+                 {REMEDY}, and run it again",
+                end(status)
+            ),
+        }
+    }
 }
 
 impl From<io::Error> for StartError {
@@ -83,18 +120,43 @@ impl StartingWarden {
         }
     }
 
-    /// Kills the warden and all processes that it has started.
-    pub(super) async fn abort(self, has_no_other_children: bool) {
+    /// Kills the warden and all processes that it has started. Returns the status of a warden that ends by itself within `timeout`.
+    pub(super) async fn abort(self, has_no_other_children: bool, timeout: Duration) -> Option<ExitStatus> {
         let warden = Pid::from_child(&self.process);
         let mut tree = ProcessTree { ancestors: vec![Ancestor::Child(warden)], ..ProcessTree::default() };
         tree.kill();
-        tree.ancestors.clear();
-        end_warden(self.process, Duration::ZERO, &self.orphans).await;
-        if has_no_other_children {
-            tree.ancestors = vec![Ancestor::This];
-            while !tree.kill().is_empty() {
-                SystemClock.sleep_until(SystemClock.now() + Duration::from_millis(1)).await;
+        let mark = mark_of(warden);
+        let status = end_warden(self.process, timeout, &self.orphans).await;
+        // What it has started is a child of polylock now, perhaps beside others.
+        tree.ancestors = if has_no_other_children { vec![Ancestor::This] } else { Vec::new() };
+        loop {
+            tree.outside = mark.iter().flat_map(|mark| children_with(mark)).collect();
+            if tree.kill().is_empty() {
+                return status;
             }
+            SystemClock.sleep_until(SystemClock.now() + Duration::from_millis(1)).await;
+        }
+    }
+}
+
+/// The way in which the connection to a starting warden has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Closed {
+    /// The warden has not read its last order, which is the one to start the command.
+    WithUnreadOrders,
+    /// The warden may have started the command.
+    AfterAllOrders,
+}
+
+impl Closed {
+    /// Returns how the connection has ended, if that is the reason of this error. Only the end of the warden closes it.
+    pub(super) fn of(error: &StartError) -> Option<Self> {
+        let StartError::Warden(error) = error else { return None };
+        match error.kind() {
+            // Linux reports a reset if the other end was closed with data that it had not read.
+            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => Some(Self::WithUnreadOrders),
+            io::ErrorKind::UnexpectedEof => Some(Self::AfterAllOrders),
+            _ => None,
         }
     }
 }
@@ -163,15 +225,23 @@ pub(super) async fn receive(socket: &UnixStream, inbox: &mut Inbox) -> io::Resul
     }
 }
 
-/// Waits until a warden has ended, kills it after `timeout`, and reaps it. Its pid may be reused after that.
-pub(super) async fn end_warden(mut warden: Child, timeout: Duration, orphans: &OrphanReaper) {
+/// Waits until a warden has ended, kills it after `timeout`, and reaps it. Its pid may be reused after that. Returns its status if it was
+/// not killed here.
+pub(super) async fn end_warden(
+    mut warden: Child,
+    timeout: Duration,
+    orphans: &OrphanReaper,
+) -> Option<ExitStatus> {
     const CHECK_INTERVAL: Duration = Duration::from_millis(1);
     let limit = SystemClock.now() + timeout;
-    while SystemClock.now() < limit && matches!(warden.try_wait(), Ok(None)) {
+    let mut status = None;
+    while SystemClock.now() < limit {
+        let Ok(None) = warden.try_wait().inspect(|ended| status = *ended) else { break };
         SystemClock.sleep_until(SystemClock.now() + CHECK_INTERVAL).await;
     }
     // This has no effect on a warden that has been reaped.
     warden.kill().ok();
     warden.wait().ok();
     orphans.include(Pid::from_child(&warden));
+    status
 }

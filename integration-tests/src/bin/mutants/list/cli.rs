@@ -91,6 +91,20 @@ pub(super) const MUTANTS: &[Mutant] = &[
         test: ("cli", "fifo::a_status_fifo_without_a_reader_delays_nothing"),
     },
     Mutant {
+        name: "command line: a command that may have begun is started again",
+        file: "crates/polylock-cli/src/run/warden/start.rs",
+        from: "io::ErrorKind::UnexpectedEof => Some(Self::AfterAllOrders),",
+        to: "io::ErrorKind::UnexpectedEof => Some(Self::WithUnreadOrders),",
+        test: ("processes", "cli::warden_end::a_command_that_may_have_begun_is_killed_and_not_started_again"),
+    },
+    Mutant {
+        name: "command line: a command whose warden was killed survives beside other children of polylock",
+        file: "crates/polylock-cli/src/run/warden/start.rs",
+        from: "tree.outside = mark.iter().flat_map(|mark| children_with(mark)).collect();",
+        to: "tree.outside = mark.iter().take(0).flat_map(|mark| children_with(mark)).collect();",
+        test: ("processes", "cli::warden_end::a_command_that_may_have_begun_is_killed_and_not_started_again"),
+    },
+    Mutant {
         name: "command line: a nested run uses the default store",
         file: "crates/polylock-cli/src/store.rs",
         from: "} else if let Some(outer) = nested::outer_store(variable(outer_run::STORE)?)? {",
