@@ -78,10 +78,10 @@ fn a_lock_that_is_held_elsewhere_leaves_the_others_free() {
         (&queued["event"], &queued["name"], &queued["position"]),
         (&"queued".into(), &"b".into(), &1.into())
     );
-    drop(holder);
     waiter.signal(rustix::process::Signal::TERM);
     assert_eq!(waiter.code(), Some(143));
     assert_eq!(workspace.status("a")["state"], "free");
+    drop(holder);
 }
 
 #[test]
