@@ -124,17 +124,19 @@ async fn is_held(
     else {
         return Ok(false);
     };
-    if let Err(reason) = check_supervision(held.owner.as_str()) {
-        let problem = format!(
-            "the outer run holds lock {name}, but does not supervise this process: {reason}; start it from the command of the outer run, \
-             or unset {OWNER} and {OUTER} to wait for the lock"
-        );
-        return Err(Failure::new(USAGE, problem));
-    }
-    if !reentrant {
+    let supervision = check_supervision(held.owner.as_str());
+    // Where it is unknown, a process most likely is a descendant of the run in its variables.
+    if !reentrant && (supervision.is_ok() || cfg!(not(target_os = "linux"))) {
         let problem = format!(
             "this command runs under lock {name} already and would wait for itself; `polylock run --reentrant` runs a command under that \
              hold"
+        );
+        return Err(Failure::new(USAGE, problem));
+    }
+    if let Err(reason) = supervision {
+        let problem = format!(
+            "the outer run holds lock {name}, but does not supervise this process: {reason}; start it from the command of the outer run, \
+             or unset {OWNER} and {OUTER} to wait for the lock"
         );
         return Err(Failure::new(USAGE, problem));
     }

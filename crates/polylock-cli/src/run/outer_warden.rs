@@ -38,6 +38,9 @@ pub(super) fn children_with(mark: &str) -> Vec<Process> {
 /// # Errors
 /// The reason why the run does not supervise this process, or why that is unknown.
 pub(super) fn check_supervision(owner: &str) -> Result<(), String> {
+    if cfg!(not(target_os = "linux")) {
+        return Err("this system has no /proc that shows the ancestors of a process".to_owned());
+    }
     let wardens = env::var(WARDENS).unwrap_or_default();
     let line = wardens.lines().filter_map(Line::parse).find(|line| line.owner == owner);
     let Some(Line { id, started, place: [boot, namespace], .. }) = line else {
