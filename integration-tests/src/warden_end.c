@@ -2,7 +2,7 @@
  *
  * - For each of its files `before-1` to `before-9`, one warden is killed before it reads its orders.
  * - With the file `after`, a warden is killed after it has started its command, when that has written the file `began`, and before it
- *   reports that.
+ *   reports that. Its parent is stopped, so that it finds the warden dead: the command resumes it.
  *
  * It removes the file that it obeys. */
 #define _GNU_SOURCE
@@ -48,6 +48,7 @@ int posix_spawnp(pid_t *pid, const char *program, const posix_spawn_file_actions
     int is_leader = arguments[1] && strcmp(arguments[1], "__leader") == 0;
     if (result == 0 && !is_leader && is_warden() && unlink(path("after")) == 0) {
         while (access(path("began"), F_OK) != 0) usleep(1000);
+        kill(getppid(), SIGSTOP);
         kill(getpid(), SIGKILL);
     }
     return result;
