@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     ConfigError, Error, Guard, InvalidName, Label, LockName, Mode, Options, OwnerId, Progress, Request,
     Result,
-    engine::{self, HoldLimits, Limits, StoreHandle},
+    engine::{self, FailingSince, HoldLimits, Limits, Steps, StoreHandle},
 };
 
 /// A lock to be acquired. [`Locks::lock`](crate::Locks::lock) creates it, its methods configure it, and [`acquire`](Self::acquire)
@@ -34,6 +34,8 @@ pub struct Lock {
     reentrant: bool,
     label: Option<Result<Label, ConfigError>>,
     progress: Option<Progress>,
+    /// The outage so far, if this is a step of an acquisition that has begun before.
+    failing: Option<FailingSince>,
 }
 
 impl Lock {
@@ -47,6 +49,7 @@ impl Lock {
             reentrant: false,
             label: handle.context.label.clone().map(Ok),
             progress: None,
+            failing: None,
             handle,
         }
     }
@@ -60,6 +63,14 @@ impl Lock {
         Self { name: Ok(name), ..self.clone() }
     }
 
+    /// Returns the lock `name` with the same settings, as the next one of `steps`, with the rest of their wait.
+    pub(crate) fn step(&self, name: LockName, steps: &Steps) -> Self {
+        let mut lock = self.named(name);
+        lock.options.wait = steps.wait().or(lock.options.wait);
+        lock.failing = Some(steps.failing().clone());
+        lock
+    }
+
     /// Returns the mode for the ancestors of the node of a tree.
     ///
     /// # Errors
@@ -69,6 +80,10 @@ impl Lock {
             ConfigError::new("mode", "a node of a tree is locked in EX or PR (shared): use one of the two")
         };
         self.mode.intention().ok_or_else(invalid)
+    }
+
+    pub(crate) const fn receiver(&self) -> Option<&Progress> {
+        self.progress.as_ref()
     }
 
     pub(crate) const fn options(&self) -> &Options {
@@ -255,6 +270,7 @@ impl Lock {
         let limits = Limits {
             wait,
             outage: self.options.outage,
+            failing: self.failing.unwrap_or_default(),
             deadlock_check: self.options.deadlock_check,
             hold: self.hold,
         };

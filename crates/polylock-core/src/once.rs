@@ -17,7 +17,10 @@ pub use self::{
     attempt::{Attempt, RunReport},
     last_run::{LastRun, RunOutcome},
 };
-use crate::{Error, FencingToken, Lock, OwnerId, Progress, Result, engine::StoreHandle};
+use crate::{
+    Error, FencingToken, Lock, Moment, OwnerId, Progress, Result,
+    engine::{Steps, StoreHandle},
+};
 
 /// The default period: a day.
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -120,7 +123,8 @@ impl Once {
         self
     }
 
-    /// Sets the time limit for waiting while another process runs the job. With [`Duration::ZERO`], the lock is tried once.
+    /// Sets the time limit for waiting until this process may begin: for another process that runs the job, and for the store. With
+    /// [`Duration::ZERO`], each is tried once.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.lock = self.lock.wait(wait);
         self
@@ -189,6 +193,9 @@ impl Once {
     ///
     /// [`run`](Self::run) calls this. Call it directly if the work needs the guard itself.
     ///
+    /// Once the begin of the attempt is being recorded, only the lease limits the time for that: an attempt that is given up then may be
+    /// recorded all the same, and counts.
+    ///
     /// # Errors
     /// The same as [`Lock::acquire`]. [`Error::Unsupported`](crate::Error::Unsupported) if the store keeps no records;
     /// [`Error::Config`](crate::Error::Config) for an invalid period; [`Error::Lost`](crate::Error::Lost) if the lock was lost before the begin
@@ -197,15 +204,18 @@ impl Once {
     /// # Cancel safety
     /// The future may be dropped at any point. An attempt whose begin was recorded by then counts as failed.
     pub async fn begin(self) -> Result<OnceBegin> {
-        let job = Job::new(self.handle, &self.name)?;
+        let job = Job::new(self.handle.clone(), &self.name)?;
         self.periods.check()?;
-        let (last, now) = job.read().await?;
+        let steps = Steps::begin(&self.handle.context, self.lock.options());
+        let progress = self.lock.receiver();
+        let (last, now) = steps.retry(None, progress, || job.read(steps.reply_by())).await?;
         if let Decision::Skip(last) = decide(last.as_ref(), self.periods.at_time(now), self.retries) {
             return Ok(OnceBegin::Skipped(last.clone()));
         }
-        let guard = self.lock.acquire().await?;
+        let lock = self.lock.step(job.name().clone(), &steps);
+        let guard = lock.acquire().await.map_err(|error| steps.failed(error))?;
         let hold = guard.shared_hold().hold().clone();
-        let (last, now) = job.read_while_held(Some(&hold)).await?;
+        let (last, now) = steps.retry(Some(&hold), progress, || job.read(steps.reply_by())).await?;
         let period = self.periods.at_time(now);
         let attempt = match decide(last.as_ref(), period, self.retries) {
             Decision::Run { attempt } => attempt,
@@ -245,7 +255,7 @@ impl Once {
     /// The future may be dropped at any point.
     pub async fn report(&self, token: FencingToken) -> Result<RunReport> {
         let job = Job::new(self.handle.clone(), &self.name)?;
-        let run = job.read().await?.0.filter(|run| run.token == token);
+        let run = job.read(Moment::NEVER).await?.0.filter(|run| run.token == token);
         let run = run.ok_or_else(|| job.superseded())?;
         Ok(RunReport::new(job, run, None))
     }
@@ -259,6 +269,6 @@ impl Once {
     /// # Cancel safety
     /// The future may be dropped at any point.
     pub async fn last_run(&self) -> Result<Option<LastRun>> {
-        Ok(Job::new(self.handle.clone(), &self.name)?.read().await?.0)
+        Ok(Job::new(self.handle.clone(), &self.name)?.read(Moment::NEVER).await?.0)
     }
 }

@@ -7,6 +7,7 @@ use std::{
         Arc, OnceLock,
         atomic::{AtomicU32, Ordering},
     },
+    time::Duration,
 };
 
 use tokio::sync::oneshot;
@@ -18,7 +19,7 @@ use super::{
     first_claim::acquire_on_caller,
     shared_hold::{SharedHold, StoreHandle},
 };
-use crate::{Error, Operation, Progress, Request, Result};
+use crate::{Error, NotAcquired, Operation, Progress, Request, Result};
 
 /// Acquires the lock of `request`. If `reentrant`, enters the hold that its owner already has.
 pub(crate) async fn acquire(
@@ -42,18 +43,22 @@ pub(crate) async fn acquire(
         otel.status_code = tracing::field::Empty,
     );
     request.wants_position = progress.is_some() || tracing::enabled!(tracing::Level::DEBUG);
+    let wait = limits.wait;
     loop {
-        let outcome = match once(&handle, request.clone(), reentrant, limits, progress.clone(), &span).await {
+        // The time for which earlier attempts have waited.
+        let passed = handle.context.now().since(began);
+        let attempt = once(&handle, request.clone(), reentrant, limits.clone(), progress.clone(), &span);
+        let outcome = match attempt.await {
             // The lock was granted at the moment of the shutdown, which releases it, unless the drop does.
             Ok(_) if handle.context.lifecycle.is_shut_down() => Err(Error::ShutDown),
-            outcome => outcome,
+            outcome => outcome.map_err(|error| after(passed, error)),
         };
         if let Ok(shared_hold) = &outcome
             && !span.in_scope(|| shared_hold.hold().receive())
         {
             // The lock was granted while this future was not polled, and passed on: the request goes back to the end of the queue.
             request = request.with_new_id();
-            limits.wait = limits.wait.map(|wait| (began + wait).since(handle.context.now()));
+            limits.wait = wait.map(|wait| (began + wait).since(handle.context.now()));
             continue;
         }
         let waited = u64::try_from(handle.context.now().since(began).as_millis()).unwrap_or(u64::MAX);
@@ -64,6 +69,16 @@ pub(crate) async fn acquire(
             span.record("lock.fencing_token", shared_hold.hold().token().get());
         }
         return outcome;
+    }
+}
+
+/// Returns the error of an attempt that began after others had waited for `passed`.
+fn after(passed: Duration, error: Error) -> Error {
+    match error {
+        Error::NotAcquired { name, reason: NotAcquired::TimedOut { waited } } => {
+            Error::NotAcquired { name, reason: NotAcquired::TimedOut { waited: passed + waited } }
+        }
+        error => error,
     }
 }
 

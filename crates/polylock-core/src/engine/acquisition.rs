@@ -15,6 +15,7 @@ use tracing::span;
 use super::{
     backoff::Backoff,
     context::{Running, StoreContext},
+    failing::FailingSince,
     gauges::Gauge,
     hold_limits::HoldLimits,
     keeper::{Keeper, WaiterLease},
@@ -33,20 +34,22 @@ pub(super) const FIRST_REPLY: Duration = Duration::from_millis(500);
 
 /// The longest pause before a failed claim is retried, before the jitter: a request that reaches the head of the queue during an
 /// outage is at most a second late when the store is back.
-const LONGEST_PAUSE: Duration = Duration::from_millis(400);
+pub(super) const LONGEST_PAUSE: Duration = Duration::from_millis(400);
 
 /// The shortest pause before the next claim without a notification.
 const SHORTEST_CHECK: Duration = Duration::from_millis(1);
 
 /// The longest pause before the next claim on a store that has stated a delay: the delay may end early, for example because an
 /// operator ends it.
-const LONGEST_DELAY: Duration = Duration::from_secs(1);
+pub(super) const LONGEST_DELAY: Duration = Duration::from_secs(1);
 
 /// The time limits of an acquisition.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Limits {
     pub(crate) wait: Option<Duration>,
     pub(crate) outage: Duration,
+    /// The outage so far. The steps of one acquisition share it.
+    pub(crate) failing: FailingSince,
     pub(crate) deadlock_check: Option<Duration>,
     /// The limits of the hold that begins.
     pub(crate) hold: HoldLimits,
@@ -131,28 +134,31 @@ impl<'a> Acquisition<'a> {
         }
         let is_first_unknown = matches!(self.first, FirstClaim::Unknown);
         let mut backoff = Backoff::up_to(LONGEST_PAUSE.min(self.request.queue_lease() / 4));
-        let mut failing: Option<(Moment, Error)> = None;
+        let mut failing: Option<Error> = None;
         loop {
             let (sent, reply) = match mem::replace(&mut self.first, FirstClaim::NotSent) {
                 FirstClaim::Replied(sent, reply) => (sent, reply),
                 FirstClaim::NotSent | FirstClaim::Unknown => match self.claim(failing.is_some()).await {
                     Ok(reply) => reply,
                     // The store's last error states more than the end of the wait.
-                    Err(ended) => return Err(failing.map_or(ended, |(_, error)| error)),
+                    Err(ended) => return Err(failing.unwrap_or(ended)),
                 },
             };
-            let error = match reply {
+            let (sent, error) = match reply {
                 Ok(ClaimOutcome::Granted(grant)) if deadline::of(sent, grant.lease) > self.context.now() => {
+                    self.limits.failing.replied();
                     return Ok(Acquired::New { grant, sent });
                 }
-                Ok(ClaimOutcome::Granted(_)) => self.context.reply_timed_out(Operation::Claim),
+                Ok(ClaimOutcome::Granted(_)) => (sent, self.context.reply_timed_out(Operation::Claim)),
                 Ok(ClaimOutcome::Queued(position)) if !self.request.queues => {
+                    self.limits.failing.replied();
                     // A first claim with an unknown outcome may still be delivered, and be granted.
                     self.may_have_entry = is_first_unknown || position.may_be_granted_late;
                     return Err(self.not_acquired(NotAcquired::Busy));
                 }
                 Ok(ClaimOutcome::Queued(position)) => {
                     failing = None;
+                    self.limits.failing.replied();
                     if let Some(progress) = self.progress {
                         progress.queued(position.ahead);
                     }
@@ -167,14 +173,14 @@ impl<'a> Acquisition<'a> {
                             return Ok(Acquired::New { grant, sent });
                         }
                         Ok(Woken::Granted { .. }) => continue,
-                        Err(error) => error,
+                        Err(error) => (sent, error),
                     }
                 }
-                Err(error) => error,
+                Err(error) => (sent, error),
             };
             // A delay that the store states is no outage: it ends an outage, and is waited out within the caller's limit.
             let delay = error.retry_after().map(|delay| delay.min(LONGEST_DELAY));
-            let since = failing.as_ref().filter(|_| delay.is_none()).map_or(sent, |(since, _)| *since);
+            let since = self.limits.failing.failed(&error, sent);
             let within_outage = delay.is_some() || self.context.now().since(since) < self.limits.outage;
             if !error.is_temporary() || !self.request.queues || !within_outage {
                 return Err(error);
@@ -186,12 +192,12 @@ impl<'a> Acquisition<'a> {
             if let (Some(progress), None) = (self.progress, delay) {
                 progress.failing(since, self.give_up.min(since + self.limits.outage), &error);
             }
-            failing = Some((since, error));
+            failing = Some(error);
             let pause = delay.unwrap_or_else(|| backoff.next());
             let again = (self.context.now() + pause).min(self.give_up);
             self.context.until(again).await;
             if again == self.give_up {
-                return Err(failing.map_or_else(|| self.timed_out(), |(_, error)| error));
+                return Err(failing.unwrap_or_else(|| self.timed_out()));
             }
         }
     }

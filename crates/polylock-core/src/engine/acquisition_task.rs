@@ -120,13 +120,14 @@ pub(super) async fn run(parts: Parts) {
     } = parts;
     let context = handle.context.clone();
     let slot = reentrant.then(|| handle.reentry.slot(&request));
+    let (hold_limits, deadlock_check) = (limits.hold, limits.deadlock_check);
     let mut acquisition = Acquisition {
         context: &context,
         keeper: &handle.keeper,
         request: &request,
-        limits,
         began,
         give_up: limits.wait.map_or(Moment::NEVER, |wait| began + wait),
+        limits,
         claim: None,
         may_have_entry: !matches!(first, FirstClaim::NotSent),
         first,
@@ -143,7 +144,7 @@ pub(super) async fn run(parts: Parts) {
         // Checked first, so that an abandoned acquisition does not claim again.
         () = reply.closed() => Ok(None),
         () = context.lifecycle.shutdown_begun() => Err(Error::ShutDown),
-        cycle = deadlock_check::victim(&context, &request, began, limits.deadlock_check) => {
+        cycle = deadlock_check::victim(&context, &request, began, deadlock_check) => {
             Err(Error::Deadlock { name: request.name.clone(), cycle: cycle.to_string() })
         }
         outcome = AssertUnwindSafe(acquisition.run(slot.as_ref(), &mut entered)).catch_unwind() => match outcome {
@@ -155,7 +156,7 @@ pub(super) async fn run(parts: Parts) {
     let result = match outcome {
         Ok(Some(Acquired::Reentered(shared_hold))) => Ok(shared_hold),
         Ok(Some(Acquired::New { grant, sent })) => {
-            let shared_hold = SharedHold::begin(handle, request, slot, grant, sent, limits.hold);
+            let shared_hold = SharedHold::begin(handle, request, slot, grant, sent, hold_limits);
             if let Some(entered) = &mut entered {
                 **entered = Arc::downgrade(&shared_hold);
             }

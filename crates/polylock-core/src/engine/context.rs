@@ -26,7 +26,7 @@ use crate::{
     deadlock::Look,
     io::{self, Io, Started},
     metrics::{Measured, Metrics},
-    observer,
+    observer, process,
 };
 
 /// The longest pause before a release is repeated, before the jitter: after a failed release, a lock is free at most a second after the store
@@ -153,6 +153,23 @@ impl StoreContext {
                 context.record(&name, Measured::Operation { operation, took: context.now().since(began) });
             }
             reply
+        }
+    }
+
+    /// Returns the outcome of `work`, or a temporary error at `by`. The work then runs to its end: a store need not be cancel-safe.
+    pub(crate) async fn bounded<T, F>(&self, operation: Operation, by: Moment, work: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T>> + Send + 'static,
+    {
+        if by == Moment::NEVER {
+            return work.await;
+        }
+        let work = process::spawn(work);
+        tokio::select! {
+            biased;
+            reply = work => reply.map_err(|error| io::failed(self.backend(), operation, io::join_error(error)))?,
+            () = self.until(by) => Err(self.reply_timed_out(operation)),
         }
     }
 

@@ -70,6 +70,7 @@ pub(super) async fn acquire_on_caller<E>(
         drop(permit);
         match outcome {
             Ok(ClaimOutcome::Granted(grant)) if deadline::of(sent, grant.lease) > context.now() => {
+                parts.limits.failing.replied();
                 record_acquire(&context, &request, sent, "acquired");
                 let limits = parts.limits.hold;
                 return caller.complete(Ok(SharedHold::begin(
@@ -82,6 +83,7 @@ pub(super) async fn acquire_on_caller<E>(
                 )));
             }
             Ok(ClaimOutcome::Queued(position)) if !request.queues && !position.may_be_granted_late => {
+                parts.limits.failing.replied();
                 record_acquire(&context, &request, sent, "busy");
                 let (name, reason) = (request.name.clone(), NotAcquired::Busy);
                 return caller.complete(Err(Error::NotAcquired { name, reason }));

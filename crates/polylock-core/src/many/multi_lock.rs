@@ -7,11 +7,10 @@ use futures_util::future::join_all;
 use super::{MultiGuard, partial::PartialSet};
 use crate::{
     ConfigError, Error, Guard, InvalidName, Lock, LockName, Mode, NotAcquired, OwnerId, Progress, Request,
-    Result, engine::StoreHandle, guard::RELEASE_LIMIT,
+    Result,
+    engine::{Steps, StoreHandle},
+    guard::RELEASE_LIMIT,
 };
-
-/// The wait for a lock after the time for all locks has passed: enough for the reply of the store.
-const SHORTEST_WAIT: Duration = Duration::from_nanos(1);
 
 /// Several locks to be acquired together: all of them or none. [`Locks::lock_many`](crate::Locks::lock_many) creates it, its methods
 /// configure it, and [`acquire`](Self::acquire) or [`try_acquire`](Self::try_acquire) consumes it.
@@ -158,19 +157,15 @@ impl MultiLock {
             return Err(ConfigError::new("lock_many", "no lock has a name; pass at least one name").into());
         }
         let intention = is_path.then(|| template.intention()).transpose()?;
-        let began = context.now();
+        let steps = Steps::begin(context, &options);
         let queue_lease = options.ttl.min(Request::MAX_QUEUE_LEASE);
         loop {
             let mut partial = PartialSet::new(context.clone(), queue_lease);
             let mut failed = None;
             for name in &names {
-                let mut lock = template.named(name.clone());
+                let mut lock = template.step(name.clone(), &steps);
                 if let Some(mode) = intention.filter(|_| names.last() != Some(name)) {
                     lock = lock.mode(mode);
-                }
-                if let Some(wait) = options.wait.filter(|wait| !wait.is_zero()) {
-                    // Zero would be a try, without a limit for the reply of the store.
-                    lock = lock.wait((began + wait).since(context.now()).max(SHORTEST_WAIT));
                 }
                 let is_added = match partial.keep_while(acquire_one(lock, name, queues)).await {
                     Some(Ok(guard)) => partial.add(guard),
@@ -190,14 +185,9 @@ impl MultiLock {
             }
             // Each release continues if this future is dropped.
             join_all(guards.into_iter().map(|guard| guard.release_within(Some(RELEASE_LIMIT)))).await;
-            match failed {
-                Some(Error::NotAcquired { name, reason: NotAcquired::TimedOut { .. } }) => {
-                    let waited = context.now().since(began);
-                    return Err(Error::NotAcquired { name, reason: NotAcquired::TimedOut { waited } });
-                }
-                Some(error) => return Err(error),
-                // A lock was lost, or the caller was not polled.
-                None => {}
+            // Otherwise a lock was lost, or the caller was not polled.
+            if let Some(error) = failed {
+                return Err(steps.failed(error));
             }
         }
     }

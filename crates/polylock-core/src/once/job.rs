@@ -4,7 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use super::LastRun;
 use crate::{
-    Error, Fault, KeepRecord, LockName, LostReason, Operation, Record, RecordVersion, Result, Unavailable,
+    Error, Fault, KeepRecord, LockName, LostReason, Moment, Operation, Record, RecordVersion, Result,
+    Unavailable,
     engine::{Hold, StoreHandle},
     io,
 };
@@ -36,16 +37,16 @@ impl Job {
         &self.name
     }
 
-    /// Reads the last run, and the time of the store.
-    pub(super) async fn read(&self) -> Result<(Option<LastRun>, Duration)> {
-        let (record, now) = self.read_record().await?;
+    /// Reads the last run, and the time of the store, by `by` at the latest.
+    pub(super) async fn read(&self, by: Moment) -> Result<(Option<LastRun>, Duration)> {
+        let (record, now) = self.read_record(by).await?;
         let last = record.map(|record| LastRun::from_record(&record).ok_or_else(|| self.unreadable()));
         Ok((last.transpose()?, now))
     }
 
-    async fn read_record(&self) -> Result<(Option<Record>, Duration)> {
+    async fn read_record(&self, by: Moment) -> Result<(Option<Record>, Duration)> {
         let (records, name) = (self.records.clone(), self.name.clone());
-        let stored = self.call(async move { records.read_record(&name).await }).await?;
+        let stored = self.call(by, async move { records.read_record(&name).await }).await?;
         Ok((stored.record, stored.now))
     }
 
@@ -59,10 +60,10 @@ impl Job {
         let keep = run.next_due.saturating_sub(run.period_begin) * 2 + KEPT_LONGER;
         retry(hold, || {
             let (records, name, record) = (self.records.clone(), self.name.clone(), record.clone());
-            self.call(async move { records.write_record(&name, &record, keep).await })
+            self.call(Moment::NEVER, async move { records.write_record(&name, &record, keep).await })
         })
         .await?;
-        let (stored, _) = retry(hold, || self.read_record()).await?;
+        let (stored, _) = retry(hold, || self.read_record(Moment::NEVER)).await?;
         if stored.is_some_and(|stored| stored.version == version) {
             return Ok(());
         }
@@ -71,7 +72,7 @@ impl Job {
 
     /// Reads the last run while `hold` lasts, if this process has it.
     pub(super) async fn read_while_held(&self, hold: Option<&Hold>) -> Result<(Option<LastRun>, Duration)> {
-        retry(hold, || self.read()).await
+        retry(hold, || self.read(Moment::NEVER)).await
     }
 
     /// Returns the error for a run after which another one has begun.
@@ -79,11 +80,14 @@ impl Job {
         Error::Lost { name: self.name.clone(), reason: LostReason::Gone }
     }
 
-    /// Runs an operation on the store.
+    /// Runs an operation on the store, until `by` at the latest.
     async fn call<T: Send + 'static>(
         &self,
+        by: Moment,
         work: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<T> {
+        let context = self.handle.context.clone();
+        let work = async move { context.bounded(Operation::Record, by, work).await };
         let running = self.handle.foreground.begin(Operation::Record, work)?;
         running.await.map_err(|cause| io::failed(self.handle.context.backend(), Operation::Record, cause))?
     }

@@ -10,11 +10,11 @@ use futures_util::{
 use super::{SlotGuard, label};
 use crate::{
     ConfigError, Error, Guard, InvalidName, Lock, LockName, NotAcquired, Operation, OwnerId, Progress,
-    Request, Result, engine::StoreHandle, guard::RELEASE_LIMIT, many::PartialSet,
+    Request, Result,
+    engine::{Steps, StoreHandle},
+    guard::RELEASE_LIMIT,
+    many::PartialSet,
 };
-
-/// The wait for a lock after the time for the semaphore has passed: enough for the reply of the store.
-const SHORTEST_WAIT: Duration = Duration::from_nanos(1);
 
 /// The least number of slots whose holders are read, in search of those with another number of slots.
 const CHECKED_SLOTS: u32 = 8;
@@ -96,9 +96,9 @@ impl Semaphore {
             return self.try_acquire().await?.ok_or(busy);
         }
         let names = Names::new(&self)?;
-        let began = self.handle.context.now();
+        let steps = Steps::begin(&self.handle.context, self.template.options());
         loop {
-            if let Some(guard) = self.acquire_in_turn(&names, began).await? {
+            if let Some(guard) = self.acquire_in_turn(&names, &steps).await? {
                 return Ok(guard);
             }
         }
@@ -113,52 +113,50 @@ impl Semaphore {
     /// The future may be dropped at any point.
     pub async fn try_acquire(self) -> Result<Option<SlotGuard>> {
         let names = Names::new(&self)?;
+        let steps = Steps::begin(&self.handle.context, self.template.options());
         let first = self.handle.semaphores.last_slot(&names.semaphore, self.slots);
-        let mut taken = self.slot(&names, first).try_acquire().await?.map(|guard| (first, guard));
+        let mut taken = self.slot(&names, first, &steps).try_acquire().await?.map(|guard| (first, guard));
         if taken.is_none() {
-            self.ensure_size(&names).await?;
+            self.ensure_size(&names, &steps).await?;
             // One after the other: a try that is granted more than one slot makes the try of another caller fail.
             for slot in (0..self.slots).filter(|slot| *slot != first) {
-                if let Some(guard) = self.slot(&names, slot).try_acquire().await? {
+                if let Some(guard) = self.slot(&names, slot, &steps).try_acquire().await? {
                     taken = Some((slot, guard));
                     break;
                 }
             }
         }
         match taken {
-            Some((slot, guard)) => self.complete(&names, slot, guard).await.map(Some),
+            Some((slot, guard)) => self.complete(&names, slot, guard, &steps).await.map(Some),
             None => Ok(None),
         }
     }
 
     /// Acquires a slot under the turnstile; returns `None` if the turnstile or the slot was lost before the end.
-    async fn acquire_in_turn(&self, names: &Names, began: crate::Moment) -> Result<Option<SlotGuard>> {
+    async fn acquire_in_turn(&self, names: &Names, steps: &Steps) -> Result<Option<SlotGuard>> {
         let context = &self.handle.context;
         // A dead first waiter blocks the others no longer than any dead waiter.
         let queue_lease = self.template.options().ttl.min(Request::MAX_QUEUE_LEASE);
         let shortest = *context.store.backend.capabilities().ttl.start();
-        let limited = |lock: Lock| match self.template.options().wait {
-            Some(wait) => lock.wait((began + wait).since(context.now()).max(SHORTEST_WAIT)),
-            None => lock,
-        };
-        let failed = |error: Error| match error {
-            Error::NotAcquired { reason: NotAcquired::TimedOut { .. }, .. } => {
-                let waited = context.now().since(began);
-                Error::NotAcquired { name: names.semaphore.clone(), reason: NotAcquired::TimedOut { waited } }
-            }
+        let failed = |error: Error| match steps.failed(error) {
+            Error::NotAcquired { reason, .. } => Error::NotAcquired { name: names.semaphore.clone(), reason },
             error => error,
         };
-        let turnstile = self.template.named(names.turnstile.clone()).ttl(queue_lease.max(shortest));
-        let turnstile = limited(turnstile).acquire().await.map_err(failed)?;
+        let turnstile = self.template.step(names.turnstile.clone(), steps).ttl(queue_lease.max(shortest));
+        let turnstile = turnstile.acquire().await.map_err(failed)?;
         let mut turn = PartialSet::new(context.clone(), queue_lease);
         turn.add(turnstile);
-        let slot = turn.keep_while(self.take_slot(names, limited)).await;
+        let slot = turn.keep_while(self.take_slot(names, steps)).await;
         let turnstile = turn.take();
         match slot {
             Some(Ok((slot, guard))) => {
                 // Released in the background.
                 drop(turnstile);
-                if guard.is_held() { self.complete(names, slot, guard).await.map(Some) } else { Ok(None) }
+                if guard.is_held() {
+                    self.complete(names, slot, guard, steps).await.map(Some)
+                } else {
+                    Ok(None)
+                }
             }
             Some(Err(error)) => {
                 join_all(turnstile.into_iter().map(|guard| guard.release_within(Some(RELEASE_LIMIT)))).await;
@@ -169,14 +167,17 @@ impl Semaphore {
     }
 
     /// Takes the slot that this process has used last, or else waits for all slots and takes the first one.
-    async fn take_slot(&self, names: &Names, limited: impl Fn(Lock) -> Lock) -> Result<(u32, Guard)> {
+    async fn take_slot(&self, names: &Names, steps: &Steps) -> Result<(u32, Guard)> {
         let first = self.handle.semaphores.last_slot(&names.semaphore, self.slots);
-        if let Some(guard) = self.slot(names, first).try_acquire().await? {
-            return Ok((first, guard));
+        match self.slot(names, first, steps).try_acquire().await {
+            Ok(Some(guard)) => return Ok((first, guard)),
+            Ok(None) => drop(self.ensure_size(names, steps).await?),
+            // A try does not wait for the end of an outage; the requests for all slots do.
+            Err(error) if error.is_temporary() => {}
+            Err(error) => return Err(error),
         }
-        self.ensure_size(names).await?;
         let waits = (0..self.slots).map(|slot| {
-            let lock = limited(self.slot(names, slot));
+            let lock = self.slot(names, slot, steps);
             async move { (slot, lock.acquire().await) }
         });
         let mut waits: FuturesUnordered<_> = waits.collect();
@@ -187,13 +188,13 @@ impl Semaphore {
         }
     }
 
-    fn slot(&self, names: &Names, slot: u32) -> Lock {
-        self.template.named(names.semaphore.of_semaphore(Some(slot)))
+    fn slot(&self, names: &Names, slot: u32, steps: &Steps) -> Lock {
+        self.template.step(names.semaphore.of_semaphore(Some(slot)), steps)
     }
 
-    async fn complete(&self, names: &Names, slot: u32, guard: Guard) -> Result<SlotGuard> {
+    async fn complete(&self, names: &Names, slot: u32, guard: Guard, steps: &Steps) -> Result<SlotGuard> {
         let now = self.handle.context.now();
-        match self.ensure_size(names).await {
+        match self.ensure_size(names, steps).await {
             // Another holder that begins after this finds the label of this one.
             Ok(true) => self.handle.semaphores.checked(&names.semaphore, self.slots, now),
             Ok(false) => {}
@@ -210,16 +211,19 @@ impl Semaphore {
     /// now.
     ///
     /// A slot is held before the check. So of two holders that begin at the same time with different numbers, at least one fails.
-    async fn ensure_size(&self, names: &Names) -> Result<bool> {
+    async fn ensure_size(&self, names: &Names, steps: &Steps) -> Result<bool> {
         let (handle, context) = (&self.handle, &self.handle.context);
         if context.store.inspect.is_none()
             || handle.semaphores.is_checked(&names.semaphore, self.slots, context.now())
         {
             return Ok(false);
         }
+        let by = steps.reply_by();
         let holders = (0..self.slots.max(CHECKED_SLOTS)).map(|slot| {
-            let name = names.semaphore.of_semaphore(Some(slot));
-            handle.inspect(Operation::Inspect, |store| async move { store.inspect(&name).await })
+            let (context, name) = (context.clone(), names.semaphore.of_semaphore(Some(slot)));
+            handle.inspect(Operation::Inspect, move |store| async move {
+                context.bounded(Operation::Inspect, by, async move { store.inspect(&name).await }).await
+            })
         });
         for status in join_all(holders).await {
             // The check is made with a later acquisition if the store does not reply.

@@ -16,8 +16,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "semaphore: all slots are one lock",
         file: "crates/polylock-core/src/semaphore/lock.rs",
-        from: "self.template.named(names.semaphore.of_semaphore(Some(slot)))",
-        to: "self.template.named(names.semaphore.of_semaphore(Some(slot / 1024)))",
+        from: "self.template.step(names.semaphore.of_semaphore(Some(slot)), steps)",
+        to: "self.template.step(names.semaphore.of_semaphore(Some(slot / 1024)), steps)",
         test: ("conformance", "memory::semaphore::a_try_takes_any_free_slot"),
     },
     Mutant {
@@ -37,9 +37,44 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "semaphore: waiters do not wait for the turnstile",
         file: "crates/polylock-core/src/semaphore/lock.rs",
-        from: "let turnstile = limited(turnstile).acquire().await.map_err(failed)?;",
-        to: "let turnstile = limited(turnstile.named(names.semaphore.of_semaphore(None)).mode(crate::Mode::Null)).acquire().await.map_err(failed)?;",
+        from: "let turnstile = turnstile.acquire().await.map_err(failed)?;",
+        to: "let turnstile = turnstile.mode(crate::Mode::Null).acquire().await.map_err(failed)?;",
         test: ("conformance", "memory::semaphore::first_come_first_served"),
+    },
+    Mutant {
+        name: "semaphore: an outage before the slot fails at once",
+        file: "crates/polylock-core/src/semaphore/lock.rs",
+        from: "            Err(error) if error.is_temporary() => {}",
+        to: "            Err(error) if error.is_not_acquired() => {}",
+        test: ("limits", "a_semaphore_waits_out_an_outage_before_its_slot"),
+    },
+    Mutant {
+        name: "steps: each one counts an outage anew",
+        file: "crates/polylock-core/src/lock.rs",
+        from: "lock.failing = Some(steps.failing().clone());",
+        to: "lock.failing = Some(steps.failing().clone()).filter(|_| false);",
+        test: ("limits", "several_locks_count_an_outage_once_although_the_first_ones_are_lost"),
+    },
+    Mutant {
+        name: "steps: each one has the whole wait",
+        file: "crates/polylock-core/src/engine/steps.rs",
+        from: "self.wait.map(|wait| (self.began + wait).since(self.context.now()).max(SHORTEST_WAIT))",
+        to: "self.wait.map(|wait| wait.max(SHORTEST_WAIT))",
+        test: ("limits", "the_wait_of_a_job_includes_the_outage_before_it"),
+    },
+    Mutant {
+        name: "steps: a reply of the store does not end an outage",
+        file: "crates/polylock-core/src/engine/failing.rs",
+        from: "        *lock(&self.0) = None;",
+        to: "        drop(lock(&self.0));",
+        test: ("limits", "a_reply_ends_an_outage"),
+    },
+    Mutant {
+        name: "a wait whose grant is passed on counts from its begin again",
+        file: "crates/polylock-core/src/engine/acquire.rs",
+        from: "limits.wait = wait.map(|wait|",
+        to: "limits.wait = limits.wait.map(|wait|",
+        test: ("limits", "a_wait_counts_from_its_begin_however_often_the_lock_is_passed_on"),
     },
     Mutant {
         name: "semaphore: the turnstile is kept",
