@@ -137,6 +137,30 @@ async fn a_reply_ends_an_outage() {
     drop(running(&clock, waiting).await.unwrap().unwrap());
 }
 
+/// Only the first waiter of a process claims again from time to time. The others have had no reply since they joined the queue.
+#[tokio::test]
+async fn an_outage_after_a_long_wait_begins_when_it_is_noticed() {
+    let clock = ManualClock::new();
+    let store = Unreliable::new();
+    let holder = acquired(&store.stable()).await;
+    let (locks, seen) = recorded(&store, &clock);
+    let mut waiters = Vec::new();
+    for number in 1..=2 {
+        waiters.push(tokio::spawn(locks.lock("n").outage(LIMIT).acquire()));
+        running(&clock, seen.queued(&"n".parse().unwrap(), number)).await;
+    }
+    pass(&clock, 2 * LIMIT).await;
+    store.set_down(true);
+    pass(&clock, 2 * SECOND).await;
+    store.set_down(false);
+    holder.release().await.unwrap();
+    for waiter in waiters {
+        let guard = running(&clock, waiter).await.unwrap();
+        let guard = guard.unwrap_or_else(|error| panic!("{}", error.chain()));
+        running(&clock, guard.release()).await.unwrap();
+    }
+}
+
 /// A lock that is granted to a caller that is not polled is passed on, and the caller waits again.
 #[tokio::test]
 async fn a_wait_counts_from_its_begin_however_often_the_lock_is_passed_on() {

@@ -173,7 +173,8 @@ impl<'a> Acquisition<'a> {
                             return Ok(Acquired::New { grant, sent });
                         }
                         Ok(Woken::Granted { .. }) => continue,
-                        Err(error) => (sent, error),
+                        // The store may have replied to a claim long ago.
+                        Err(error) => (self.context.now(), error),
                     }
                 }
                 Err(error) => (sent, error),

@@ -70,6 +70,13 @@ pub(super) const MUTANTS: &[Mutant] = &[
         test: ("limits", "a_reply_ends_an_outage"),
     },
     Mutant {
+        name: "an outage counts from the last reply, however long ago",
+        file: "crates/polylock-core/src/engine/acquisition.rs",
+        from: "Err(error) => (self.context.now(), error),",
+        to: "Err(error) => (sent, error),",
+        test: ("limits", "an_outage_after_a_long_wait_begins_when_it_is_noticed"),
+    },
+    Mutant {
         name: "a wait whose grant is passed on counts from its begin again",
         file: "crates/polylock-core/src/engine/acquire.rs",
         from: "limits.wait = wait.map(|wait|",
