@@ -55,7 +55,7 @@ impl<'a> Upgrade<'a> {
         Self { hold, to, wait: None }
     }
 
-    /// Sets the time limit for the other holders in the way; without one, it waits as long as the lock is held. With [`Duration::ZERO`],
+    /// Sets the time limit for the other holders in the way, and for a conversion of the same hold by another of its guards; without one, it waits as long as the lock is held. With [`Duration::ZERO`],
     /// the upgrade is tried once.
     pub const fn wait(mut self, wait: Duration) -> Self {
         self.wait = Some(wait);

@@ -12,10 +12,10 @@ use std::{
 
 use polylock_core::{
     ClaimOutcome, Clock, Error, Guard, LockName, Locks, Mode, Moment, NotAcquired, OnceBegin, Operation,
-    Request, Result,
+    OwnerId, Request, Result,
 };
 use polylock_testkit::ManualClock;
-use unreliable::{Fault, Unreliable, pass, recorded, running, soon};
+use unreliable::{Fault, Unreliable, locks_by, pass, recorded, running, soon};
 
 const SECOND: Duration = Duration::from_secs(1);
 /// Longer than a queue lease, so that the locks that a waiter has so far are lost before.
@@ -200,6 +200,26 @@ async fn poll_once<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
         Poll::Pending => Poll::Ready(None),
     })
     .await
+}
+
+#[tokio::test]
+async fn the_wait_of_an_upgrade_includes_that_for_another_one_of_the_same_hold() {
+    let clock = ManualClock::new();
+    let locks = locks_by(&clock, Unreliable::new().below.clone());
+    let owner = OwnerId::unique();
+    let entered = async || locks.lock("n").shared().reentrant(&owner).acquire().await.unwrap();
+    let (mut first, mut second) = (running(&clock, entered()).await, running(&clock, entered()).await);
+    let reader = running(&clock, locks.lock("n").shared().acquire()).await.unwrap();
+    let upgrading = tokio::spawn(async move { first.upgrade(Mode::Exclusive).await.map(|()| first) });
+    running(&clock, async { while locks.lock("n").shared().try_acquire().await.unwrap().is_some() {} }).await;
+    let began = clock.now();
+    let outcome = running(&clock, second.upgrade(Mode::Exclusive).wait(LIMIT)).await;
+    assert_timed_out(&clock, began, outcome);
+    let tried = running(&clock, second.upgrade(Mode::Exclusive).wait(Duration::ZERO)).await;
+    assert!(matches!(tried, Err(Error::NotAcquired { reason: NotAcquired::Busy, .. })), "{tried:?}");
+    running(&clock, reader.release()).await.unwrap();
+    let upgraded = running(&clock, upgrading).await.unwrap().unwrap();
+    assert_eq!((upgraded.mode(), second.is_held()), (Mode::Exclusive, true));
 }
 
 /// Returns true for the `number`-th operation on the record of a job, counted from 1.

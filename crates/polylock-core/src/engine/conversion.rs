@@ -55,10 +55,17 @@ impl SharedHold {
     pub(crate) async fn upgrade(&self, to: Mode, wait: Option<Duration>) -> Result<()> {
         let conversions = self.conversions()?;
         // Dropping the caller's future drops the sender.
-        let (caller, dropped) = oneshot::channel::<()>();
+        let (caller, mut dropped) = oneshot::channel::<()>();
         let upgraded = self.converting(async move {
-            let turn = conversions.hold.conversion.clone().lock_owned().await;
-            let (hold, held) = (conversions.hold.clone(), conversions.hold.mode());
+            let hold = conversions.hold.clone();
+            let wait = UpgradeWait::begin(hold.context.now(), wait);
+            let turn = tokio::select! {
+                biased;
+                _ = &mut dropped => return Err(conversions.not_converted(NotAcquired::Busy)),
+                turn = hold.conversion.clone().lock_owned() => turn,
+                () = hold.context.until(wait.until) => return Err(conversions.timed_out(wait)),
+            };
+            let held = hold.mode();
             if !to.covers(held) {
                 return Err(conversions.refused("upgraded", to));
             }
@@ -67,7 +74,7 @@ impl SharedHold {
             }
             let outcome = tokio::select! {
                 biased;
-                _ = dropped => Err(conversions.not_converted(NotAcquired::Busy)),
+                _ = &mut dropped => Err(conversions.not_converted(NotAcquired::Busy)),
                 outcome = conversions.upgrade(held, to, wait) => outcome,
             };
             if outcome.is_err() {
@@ -103,6 +110,21 @@ impl SharedHold {
     }
 }
 
+/// The wait of an upgrade: for another conversion of the hold, and then for the other holders.
+#[derive(Debug, Clone, Copy)]
+struct UpgradeWait {
+    began: Moment,
+    until: Moment,
+    is_try: bool,
+}
+
+impl UpgradeWait {
+    fn begin(now: Moment, wait: Option<Duration>) -> Self {
+        let until = wait.map_or(Moment::NEVER, |wait| now + wait);
+        Self { began: now, until, is_try: wait == Some(Duration::ZERO) }
+    }
+}
+
 /// The conversions of one hold, one at a time.
 struct Conversions {
     hold: Arc<Hold>,
@@ -111,26 +133,21 @@ struct Conversions {
 
 impl Conversions {
     /// Repeats the conversion until no other holder is in its way.
-    async fn upgrade(&self, held: Mode, to: Mode, wait: Option<Duration>) -> Result<()> {
+    async fn upgrade(&self, held: Mode, to: Mode, wait: UpgradeWait) -> Result<()> {
         let context = &self.hold.context;
-        let began = context.now();
-        let until = wait.map_or(Moment::NEVER, |wait| began + wait);
-        let waits = wait.is_none_or(|wait| !wait.is_zero());
+        let UpgradeWait { until, is_try, .. } = wait;
         let mut backoff = Backoff::up_to(LONGEST_PAUSE);
         loop {
             let attempt = tokio::select! {
                 biased;
-                outcome = self.attempt(held, to, waits) => outcome?,
+                outcome = self.attempt(held, to, !is_try) => outcome?,
                 // A try waits for its reply.
-                () = context.until(until), if waits => Attempt::Blocked(Duration::ZERO),
+                () = context.until(until), if !is_try => Attempt::Blocked(Duration::ZERO),
             };
             let Attempt::Blocked(recheck_after) = attempt else { return Ok(()) };
             let now = context.now();
-            if !waits {
-                return Err(self.not_converted(NotAcquired::Busy));
-            }
-            if now >= until {
-                return Err(self.not_converted(NotAcquired::TimedOut { waited: now.since(began) }));
+            if is_try || now >= until {
+                return Err(self.timed_out(wait));
             }
             tokio::select! {
                 biased;
@@ -175,6 +192,11 @@ impl Conversions {
                 }
             }
         }
+    }
+
+    fn timed_out(&self, wait: UpgradeWait) -> Error {
+        let waited = self.hold.context.now().since(wait.began);
+        self.not_converted(if wait.is_try { NotAcquired::Busy } else { NotAcquired::TimedOut { waited } })
     }
 
     fn not_converted(&self, reason: NotAcquired) -> Error {

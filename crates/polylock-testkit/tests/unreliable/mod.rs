@@ -101,7 +101,7 @@ impl Unreliable {
     }
 }
 
-fn locks_by(clock: &ManualClock, store: Store) -> Locks {
+pub(crate) fn locks_by(clock: &ManualClock, store: Store) -> Locks {
     Locks::builder(store).clock(Arc::new(clock.clone())).build()
 }
 

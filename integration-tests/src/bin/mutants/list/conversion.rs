@@ -4,6 +4,13 @@ use super::Mutant;
 
 pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
+        name: "an upgrade waits without a limit for another one of its hold",
+        file: "crates/polylock-core/src/engine/conversion.rs",
+        from: "() = hold.context.until(wait.until) => return",
+        to: "() = std::future::pending() => return",
+        test: ("limits", "the_wait_of_an_upgrade_includes_that_for_another_one_of_the_same_hold"),
+    },
+    Mutant {
         name: "conversion: an upgrade that has failed is not undone",
         file: "crates/polylock-core/src/engine/conversion.rs",
         from: "            if outcome.is_err() {\n",
