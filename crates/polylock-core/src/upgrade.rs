@@ -55,8 +55,8 @@ impl<'a> Upgrade<'a> {
         Self { hold, to, wait: None }
     }
 
-    /// Sets the time limit for the other holders in the way, and for a conversion of the same hold by another of its guards; without one, it waits as long as the lock is held. With [`Duration::ZERO`],
-    /// the upgrade is tried once.
+    /// Sets the time limit for the other holders in the way, and for a conversion of the same hold by another of its guards. Without one,
+    /// the upgrade waits as long as the lock is held. With [`Duration::ZERO`], it is tried once.
     pub const fn wait(mut self, wait: Duration) -> Self {
         self.wait = Some(wait);
         self

@@ -3,6 +3,7 @@
 use std::{ffi::OsString, net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{ArgAction, Args, ValueEnum};
+use polylock::LocksBuilder;
 
 use crate::{exit, signals};
 
@@ -86,6 +87,20 @@ impl Waiting {
     /// Returns the time limit of the wait: `None` is no limit, zero is one try.
     pub(crate) fn limit(&self) -> Option<Duration> {
         if self.no_wait { Some(Duration::ZERO) } else { self.wait }
+    }
+
+    /// Applies the limits to the opening of the store, with which the wait begins.
+    pub(crate) fn limit_connect(&self, mut locks: LocksBuilder) -> LocksBuilder {
+        if let Some(outage) = self.outage {
+            locks = locks.outage(outage);
+        }
+        if let Some(wait) = self.limit()
+            // A command that does not wait for other holders may still wait for the store.
+            && (!wait.is_zero() || self.outage.is_none())
+        {
+            locks = locks.wait(wait);
+        }
+        locks
     }
 }
 

@@ -15,7 +15,7 @@ use serde_json::json;
 use tokio::sync::oneshot;
 
 use crate::{
-    args::{self, Acquire, Cli, Global, Handle, Renew},
+    args::{self, Acquire, Cli, Global, Handle, Renew, Waiting},
     exit::{self, Failure, INTERNAL, USAGE},
     output::Output,
     run::{Process, this_program},
@@ -85,13 +85,14 @@ async fn acquired(store: ChosenStore, args: &Acquire) -> Result<Guard, Failure> 
     LockName::new(&args.name)?;
     let label = args.label.clone().unwrap_or_else(user::name);
     Label::new(&label)?;
-    let locks = connect(store, args.waiting.outage).await?;
+    let began = SystemClock.now();
+    let locks = connect(store, Some(&args.waiting)).await?;
     let mut lock = locks.lock(&args.name).mode(args.mode()).label(label);
     if !args.hold && args.while_pid.is_none() {
         lock = lock.ttl(args.lease);
     }
     if let Some(wait) = args.waiting.limit() {
-        lock = lock.wait(wait);
+        lock = lock.wait(wait.saturating_sub(SystemClock.now().since(began)));
     }
     lock.acquire().await.map_err(|error| {
         let code = error.is_not_acquired().then_some(args.waiting.conflict_exit_code);
@@ -101,11 +102,12 @@ async fn acquired(store: ChosenStore, args: &Acquire) -> Result<Guard, Failure> 
 }
 
 /// Opens the store. An outage is retried, because a script that calls these commands can't do that better.
-async fn connect(store: ChosenStore, outage: Option<Duration>) -> Result<Locks, Failure> {
-    let mut locks = Locks::builder_from_config(store.config);
-    if let Some(outage) = outage {
-        locks = locks.outage(outage);
-    }
+async fn connect(store: ChosenStore, limits: Option<&Waiting>) -> Result<Locks, Failure> {
+    let locks = Locks::builder_from_config(store.config);
+    let locks = match limits {
+        Some(waiting) => waiting.limit_connect(locks),
+        None => locks,
+    };
     Ok(locks.connect().await?)
 }
 

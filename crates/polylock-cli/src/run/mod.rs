@@ -262,15 +262,7 @@ impl Phases<'_> {
         if let Some(ttl) = args.common.ttl {
             builder = builder.ttl(ttl);
         }
-        if let Some(outage) = args.waiting.outage {
-            builder = builder.outage(outage);
-        }
-        if let Some(wait) = args.waiting.limit()
-            // A run that does not wait for other holders may still wait for the store.
-            && (!wait.is_zero() || args.waiting.outage.is_none())
-        {
-            builder = builder.wait(wait);
-        }
+        builder = args.waiting.limit_connect(builder);
         let locks = wait::connect(builder.connect(), &self.wait, self.log, &mut self.signals).await?;
         let capabilities = locks.capabilities();
         self.log.backend = Some(capabilities.backend);

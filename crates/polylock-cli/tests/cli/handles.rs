@@ -3,11 +3,12 @@
 use std::{
     io::Write,
     process::{Command, Stdio},
+    time::Duration,
 };
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::{Running, Workspace, eventually, stderr, stdout};
+use crate::support::{Running, Workspace, eventually, now, stderr, stdout};
 
 fn acquire(workspace: &Workspace, arguments: &str) -> String {
     let acquired = workspace.call(&format!("acquire {arguments}"));
@@ -143,4 +144,15 @@ fn a_command_that_holds_releases_at_its_end() {
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert!(stdout(&output).starts_with("hold1."), "{}", stdout(&output));
     assert!(!is_held(&workspace));
+}
+
+/// The default for an unreachable store is half a minute.
+#[test]
+fn the_wait_begins_with_the_opening_of_the_store() {
+    let workspace = Workspace::new();
+    let start = now();
+    let output = workspace.call("acquire -S redis://127.0.0.1:1 -w 0.5 gpu");
+    assert_eq!(output.status.code(), Some(69), "{}", stderr(&output));
+    let took = now().since(start);
+    assert!(took >= Duration::from_millis(400) && took < Duration::from_secs(10), "{took:?}");
 }
