@@ -56,7 +56,10 @@ SLOTS
   With --slots N up to N runs with this name run at the same time, each
   with a slot of its own, first come, first served. Everything else is as
   with a lock. All runs must have the same N; a run with another N exits
-  with 78. The lock with the same name is independent of them.
+  with 78. The lock with the same name is independent of them. A run
+  inside another run with slots of this name takes one more slot and must
+  have -n or --wait, because such runs can wait for each other. If the
+  outer runs have all N slots, it exits with 64.
 
 WHEN THE LOCK IS LOST
   The lease is renewed at every third of the TTL. If no renewal is

@@ -5,6 +5,7 @@ mod environment;
 mod finish;
 mod job;
 mod lock_names;
+mod nested_slot;
 mod orphans;
 mod outer_warden;
 mod processes;
@@ -196,7 +197,13 @@ impl Phases<'_> {
         // The store may change the value of --ttl: with ZooKeeper this is the lease in a session of that timeout.
         let ttl = locks.options().ttl;
         let grace = grace(self.args.common.grace, ttl)?;
-        self.run_in_outer_hold(&locks).await?;
+        match self.args.slots {
+            Some(slots) => {
+                let has_limit = self.wait.limit.or(locks.options().wait).is_some();
+                nested_slot::ensure_ends(&locks, self.log.names.main(), slots, has_limit).await?;
+            }
+            None => self.run_in_outer_hold(&locks).await?,
+        }
         if let Some(jitter) = self.args.waiting.jitter {
             wait::pause(random_delay(jitter), &mut self.signals).await?;
         }

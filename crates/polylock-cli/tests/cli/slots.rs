@@ -2,7 +2,7 @@
 
 use sqlx::Connection;
 
-use crate::support::{Workspace, eventually, is_alive, lines, stderr, stdout};
+use crate::support::{Running, Workspace, eventually, is_alive, lines, stderr, stdout};
 
 #[test]
 fn each_run_has_a_slot_of_its_own() {
@@ -70,4 +70,54 @@ fn a_lost_slot_stops_the_command() {
     let events = lines(&workspace.read("status"));
     let lost = events.iter().find(|event| event["event"] == "lost").unwrap();
     assert_eq!((&lost["name"], &lost["slot"]), (&"gpu".into(), &0.into()));
+}
+
+/// Starts a run inside a run, and returns the output of both.
+fn nested(workspace: &Workspace, outer: &str, inner: &str) -> std::process::Output {
+    let polylock = env!("CARGO_BIN_EXE_polylock");
+    let mut run = workspace.polylock();
+    run.arg("run").args(outer.split(' ')).args([polylock, "run"]).args(inner.split(' '));
+    Running::spawn(run).finish()
+}
+
+#[test]
+fn a_nested_run_does_not_wait_for_its_own_slot() {
+    let workspace = Workspace::new();
+    for limit in ["", "-n ", "-w 20 "] {
+        let refused = nested(&workspace, "--slots 1 gpu", &format!("{limit}--slots 1 gpu touch ran"));
+        assert_eq!(refused.status.code(), Some(64), "{limit}: {}", stderr(&refused));
+        let text = stderr(&refused);
+        assert!(text.contains("runs in slot 0 of gpu already, and would wait for itself"), "{text}");
+    }
+    assert!(!workspace.path("ran").exists());
+    assert_eq!(workspace.status("gpu")["semaphore"], serde_json::Value::Null);
+}
+
+/// Two runs that each hold one of two slots, and wait for the other one, would wait for ever.
+#[test]
+fn a_nested_run_takes_another_slot_if_its_wait_has_a_limit() {
+    let workspace = Workspace::new();
+    let refused = nested(&workspace, "--slots 2 gpu", "--slots 2 gpu touch ran");
+    assert_eq!(refused.status.code(), Some(64), "{}", stderr(&refused));
+    assert!(stderr(&refused).contains("use -n or -w"), "{}", stderr(&refused));
+    assert!(!workspace.path("ran").exists());
+
+    let second = nested(&workspace, "--slots 2 gpu", "-w 20 --slots 2 gpu printenv POLYLOCK_SLOT");
+    assert_eq!(stdout(&second), "1\n", "{}", stderr(&second));
+    let third = format!("-n --slots 2 gpu {} run -n --slots 2 gpu touch ran", env!("CARGO_BIN_EXE_polylock"));
+    let third = nested(&workspace, "--slots 2 gpu", &third);
+    assert_eq!(third.status.code(), Some(64), "{}", stderr(&third));
+    assert!(stderr(&third).contains("slots 0, 1 of gpu already, and would wait"), "{}", stderr(&third));
+    assert!(!workspace.path("ran").exists());
+}
+
+#[test]
+fn a_nested_run_is_independent_of_other_semaphores_and_of_the_lock_with_its_name() {
+    let workspace = Workspace::new();
+    for (outer, inner) in
+        [("--slots 1 gpu", "--slots 1 disk"), ("--slots 1 gpu", "gpu"), ("gpu", "--slots 1 gpu")]
+    {
+        let output = nested(&workspace, outer, &format!("{inner} echo inner"));
+        assert_eq!(stdout(&output), "inner\n", "{outer}, {inner}: {}", stderr(&output));
+    }
 }

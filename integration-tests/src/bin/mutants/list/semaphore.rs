@@ -112,6 +112,20 @@ pub(super) const MUTANTS: &[Mutant] = &[
         test: ("conformance", "memory::semaphore::shows_its_slots_and_waiters"),
     },
     Mutant {
+        name: "command line: a nested run waits for the slot of its outer run",
+        file: "crates/polylock-cli/src/run/nested_slot.rs",
+        from: "        all if all >= slots =>",
+        to: "        all if all > slots =>",
+        test: ("cli", "slots::a_nested_run_does_not_wait_for_its_own_slot"),
+    },
+    Mutant {
+        name: "command line: a nested run waits for another slot without a limit",
+        file: "crates/polylock-cli/src/run/nested_slot.rs",
+        from: "        _ if has_limit => return Ok(()),",
+        to: "        _ if has_limit || slots > 1 => return Ok(()),",
+        test: ("cli", "slots::a_nested_run_takes_another_slot_if_its_wait_has_a_limit"),
+    },
+    Mutant {
         name: "command line: --slots without its slot",
         file: "crates/polylock-cli/src/run/environment.rs",
         from: "if let Some(slot) = names.slot() {",
