@@ -123,6 +123,10 @@ impl Inspect for AzureBackend {
         }
     }
 
+    fn lists_semaphores(&self) -> bool {
+        true
+    }
+
     async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>> {
         let broken = self.break_hold(name, order).await;
         let broken = broken.map_err(|cause| self.failed(Operation::Break, cause))?;

@@ -156,6 +156,15 @@ pub trait Inspect: fmt::Debug + Send + Sync + 'static {
         locks.saturating_add(1)
     }
 
+    /// Returns true if [`list`](Self::list) with the prefix of a [semaphore](crate::Semaphore), the name of its turnstile, costs about as much
+    /// as to inspect a few locks, however many other locks there are.
+    ///
+    /// An acquisition of a semaphore then lists all slots once a second to compare their number. Otherwise, the default, it inspects the
+    /// first ones, and may miss a holder with another number of slots in a later one.
+    fn lists_semaphores(&self) -> bool {
+        false
+    }
+
     /// Breaks the lock `name` as specified by `order`, and returns the entries of its holders. Waiters stay queued and are granted
     /// the lock in turn.
     ///

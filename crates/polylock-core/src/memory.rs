@@ -418,6 +418,10 @@ impl Inspect for MemoryBackend {
         1
     }
 
+    fn lists_semaphores(&self) -> bool {
+        true
+    }
+
     async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>> {
         let broken = self.space.on(name, |entries, counters, now| {
             if order.force {

@@ -17,6 +17,8 @@ pub(crate) enum Need {
     Tokens,
     /// Inspection.
     Inspect,
+    /// Inspection that lists the locks of a semaphore.
+    Slots,
     /// Pushed break notices.
     Alerts,
     /// A count of the stored entries.
@@ -63,6 +65,10 @@ impl Trial {
             Need::Convert => lack(self.bare.convert.is_none(), "the store can't change the mode of a hold"),
             Need::JobRecords => lack(self.bare.records.is_none(), "the store keeps no records of jobs"),
             Need::Inspect => lack(self.bare.inspect.is_none(), "the store does not support inspection"),
+            Need::Slots => {
+                let lists = self.bare.inspect.as_ref().is_some_and(|inspect| inspect.lists_semaphores());
+                lack(!lists, "the store does not list the locks of a semaphore")
+            }
             Need::Records => {
                 let lacks = self.bare.backend.request_records().is_none();
                 lack(lacks, "the store does not count its records of requests")

@@ -228,7 +228,9 @@ planted! {
         "modes::every_pair" "modes::readers_share_the_lock" "modes::every_triple_follows_the_queue_rule"
         "fencing::concurrent_holders_have_different_tokens";
     shared_is_weak: SharedIsWeak => "modes::every_pair" "modes::every_triple_follows_the_queue_rule";
-    forgets_labels: ForgetsLabels => "semaphore::shows_its_slots_and_waiters" "inspect::shows_the_holders";
+    forgets_labels: ForgetsLabels =>
+        "semaphore::shows_its_slots_and_waiters" "semaphore::another_number_of_slots_is_noticed_in_every_slot"
+        "inspect::shows_the_holders";
     shows_waiters_reversed: ShowsWaitersReversed =>
         "inspect::shows_the_waiters_in_order" "inspect::shows_a_shrinking_queue_in_order"
         "wait::the_queue_is_read_for_a_display";

@@ -3,21 +3,21 @@
 use std::{sync::Arc, time::Duration};
 
 use futures_util::{
-    future::join_all,
+    future::{join_all, try_join_all},
     stream::{FuturesUnordered, StreamExt},
 };
 
 use super::{SlotGuard, label};
 use crate::{
-    ConfigError, Error, Guard, InvalidName, Lock, LockName, NotAcquired, Operation, OwnerId, Progress,
-    Request, Result,
+    ConfigError, Error, Guard, InvalidName, Lock, LockName, LockStatus, NotAcquired, Operation, OwnerId,
+    Progress, Request, Result,
     engine::{Steps, StoreHandle},
     guard::RELEASE_LIMIT,
     many::PartialSet,
 };
 
-/// The least number of slots whose holders are read, in search of those with another number of slots.
-const CHECKED_SLOTS: u32 = 8;
+/// Inspect at least this many slots when looking for a holder with another number of slots, in a store that can't list them.
+const LEAST_INSPECTED: u32 = 8;
 
 /// A semaphore, to be acquired: at most N holders at the same time, each with a slot of its own. [`Locks::semaphore`](crate::Locks::semaphore)
 /// creates it, its methods configure it, and [`acquire`](Self::acquire) or [`try_acquire`](Self::try_acquire) consumes it.
@@ -218,26 +218,41 @@ impl Semaphore {
         {
             return Ok(false);
         }
-        let by = steps.reply_by();
-        let holders = (0..self.slots.max(CHECKED_SLOTS)).map(|slot| {
+        // The check is made with a later acquisition if the store does not reply.
+        let Ok(locks) = self.locks_in_use(names, steps).await else { return Ok(false) };
+        let holders = locks.iter().filter(|lock| lock.name.slot().is_some()).flat_map(|lock| &lock.holders);
+        let mut numbers = holders.filter_map(|holder| label::parse(&holder.label));
+        if let Some((other, _)) = numbers.find(|(number, _)| *number != self.slots) {
+            let problem = format!(
+                "{} is in use with {other} slots, and this request has {}: use the same number everywhere",
+                names.semaphore, self.slots
+            );
+            return Err(ConfigError::new("semaphore", problem).into());
+        }
+        Ok(true)
+    }
+
+    /// Returns the locks of the semaphore that are in use, as far as the store can find them at a low cost.
+    async fn locks_in_use(&self, names: &Names, steps: &Steps) -> Result<Vec<LockStatus>> {
+        let (handle, context, by) = (&self.handle, &self.handle.context, steps.reply_by());
+        if context.store.inspect.as_ref().is_some_and(|inspect| inspect.lists_semaphores()) {
+            let (context, prefix) = (context.clone(), names.turnstile.as_str().to_owned());
+            let listing = handle.inspect(Operation::Inspect, move |store| async move {
+                context.bounded(Operation::Inspect, by, async move { store.list(&prefix).await }).await
+            });
+            match listing.await {
+                // A user may lack the right to list.
+                Err(error) if !error.is_temporary() => {}
+                listed => return listed,
+            }
+        }
+        let slots = (0..self.slots.max(LEAST_INSPECTED)).map(|slot| {
             let (context, name) = (context.clone(), names.semaphore.of_semaphore(Some(slot)));
             handle.inspect(Operation::Inspect, move |store| async move {
                 context.bounded(Operation::Inspect, by, async move { store.inspect(&name).await }).await
             })
         });
-        for status in join_all(holders).await {
-            // The check is made with a later acquisition if the store does not reply.
-            let Ok(status) = status else { return Ok(false) };
-            let numbers = status.holders.iter().filter_map(|holder| label::parse(&holder.label));
-            if let Some((other, _)) = numbers.into_iter().find(|(number, _)| *number != self.slots) {
-                let problem = format!(
-                    "{} is in use with {other} slots, and this request has {}: use the same number everywhere",
-                    names.semaphore, self.slots
-                );
-                return Err(ConfigError::new("semaphore", problem).into());
-            }
-        }
-        Ok(true)
+        try_join_all(slots).await
     }
 }
 

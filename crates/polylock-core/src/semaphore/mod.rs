@@ -11,7 +11,8 @@
 //! A try does not use the turnstile: it tries the slots. The first waiter is in the queues of all slots, so a try does not overtake it.
 //!
 //! The label of each hold contains the number of slots. An acquisition reads the labels of the other holds, and fails if they have another
-//! number.
+//! number. If the store can't list them at a low cost ([`Inspect::lists_semaphores`](crate::Inspect::lists_semaphores)), it reads those in the
+//! first slots.
 
 mod guard;
 mod label;

@@ -37,6 +37,10 @@ impl Inspect for InspectBoth {
         self.old.list_commands(locks).saturating_add(self.new.list_commands(locks))
     }
 
+    fn lists_semaphores(&self) -> bool {
+        self.old.lists_semaphores() && self.new.lists_semaphores()
+    }
+
     async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>> {
         // A break in one store alone ends a hold in both: its holder releases the other one. Neither failure hides the other break.
         let (old, new) = tokio::join!(self.old.break_lock(name, order), self.new.break_lock(name, order));

@@ -6,7 +6,10 @@ use polylock_core::{
     Result,
 };
 
-use super::backend::{RedisBackend, from_micros};
+use super::{
+    backend::{RedisBackend, from_micros},
+    servers::Servers,
+};
 use crate::{connection::Peer, keys, link::INSPECT_TIMEOUT};
 
 /// Token or -1, mode, age in us, time left in us, owner, label, break notice or empty.
@@ -44,6 +47,11 @@ impl Inspect for RedisBackend {
     async fn list(&self, prefix: &str) -> Result<Vec<LockStatus>> {
         let names = self.servers.scan_names(&self.context.scripts.keys, "hq", prefix).await?;
         keys::inspect_all(self, names).await
+    }
+
+    fn lists_semaphores(&self) -> bool {
+        // In a cluster the slots are on all nodes, in 256 buckets.
+        matches!(self.servers, Servers::Single { .. })
     }
 
     async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>> {

@@ -143,6 +143,10 @@ impl Inspect for RedlockBackend {
         keys::inspect_all(self, names).await
     }
 
+    fn lists_semaphores(&self) -> bool {
+        true
+    }
+
     /// Breaks the vote for one number on every server. It has failed unless a majority has taken part: then no majority can have unmarked
     /// votes for that number, now or later, so the hold ends at its next renewal.
     async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>> {

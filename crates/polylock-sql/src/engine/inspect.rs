@@ -43,6 +43,10 @@ impl<D: Dialect> Inspect for LeaseBackend<D> {
         1 + locks / usize::try_from(LIST_ROWS).unwrap_or(1)
     }
 
+    fn lists_semaphores(&self) -> bool {
+        true
+    }
+
     async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>> {
         let mut holders = self.inner.dialect.break_lock(name, order).await?;
         if order.force {

@@ -25,6 +25,10 @@ impl Inspect for PessimisticBackend {
         self.server.holds(Operation::Inspect, LockFilter::Prefix(prefix)).await.map(|(locks, _)| locks)
     }
 
+    fn lists_semaphores(&self) -> bool {
+        true
+    }
+
     async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>> {
         let (operation, filter) = (Operation::Break, LockFilter::Name(name));
         self.server.mark(name, &notice(order)).await?;

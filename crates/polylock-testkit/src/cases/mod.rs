@@ -164,6 +164,7 @@ macro_rules! __cases {
                 a_try_takes_any_free_slot []
                 is_independent_of_the_lock_with_its_name []
                 another_number_of_slots_is_an_error [Inspect]
+                another_number_of_slots_is_noticed_in_every_slot [Slots]
                 the_slot_of_a_dead_holder_is_free_after_its_ttl []
                 a_wait_that_times_out_leaves_no_entry []
                 shows_its_slots_and_waiters [Inspect]

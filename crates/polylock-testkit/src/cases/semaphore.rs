@@ -7,8 +7,8 @@ use std::{
 };
 
 use polylock_core::{
-    Clock, Entry, Error, Fencing, Locks, Mode, NotAcquired, OwnerId, Semaphore, SlotGuard, SystemClock,
-    sync::lock,
+    Clock, Entry, Error, Fencing, Label, LockName, Locks, Mode, NotAcquired, OwnerId, Request, Semaphore,
+    SlotGuard, SystemClock, sync::lock,
 };
 
 use super::{
@@ -229,6 +229,34 @@ pub(super) async fn another_number_of_slots_is_an_error(trial: Trial) -> Outcome
     released_slot(holder).await;
     // A semaphore that is not in use can have any number.
     released_slot(slot(trial.locks().await.semaphore("n", 3)).await).await;
+    trial.assert_entries(0, "at the end").await;
+    Ok(())
+}
+
+pub(super) async fn another_number_of_slots_is_noticed_in_every_slot(trial: Trial) -> Outcome {
+    let raw = trial.bare();
+    for number in [0, 8, 100, 1023] {
+        let name = LockName::of_slot("n", number).expect("a semaphore has this slot");
+        // A hold of a semaphore with the greatest number of slots.
+        let mut holder = Request::new(name, Mode::Exclusive, trial.long());
+        holder.label = Some(Label::new("slots=1024").expect("a valid label"));
+        raw.hold(&holder).await;
+        let locks = trial.locks().await;
+        for outcome in [
+            soon("an acquire", locks.semaphore("n", 3).acquire()).await.map(Some),
+            soon("a try", locks.semaphore("n", 3).try_acquire()).await,
+        ] {
+            let error =
+                outcome.err().unwrap_or_else(|| panic!("the holder of slot {number} was not noticed"));
+            assert!(matches!(error, Error::Config(_)) && error.to_string().contains("1024 slots"), "{error}");
+        }
+        trial.assert_entries(1, "only the holder remains").await;
+        raw.release(&holder).await;
+    }
+    // Other locks are not those of the semaphore.
+    let other = acquired(trial.locks().await.lock("n1").label("slots=9")).await;
+    released_slot(slot(trial.locks().await.semaphore("n", 3)).await).await;
+    released(other).await;
     trial.assert_entries(0, "at the end").await;
     Ok(())
 }

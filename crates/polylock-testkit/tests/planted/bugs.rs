@@ -469,6 +469,10 @@ impl Inspect for Broken {
         Ok(locks)
     }
 
+    fn lists_semaphores(&self) -> bool {
+        self.inner.inspect.as_ref().unwrap().lists_semaphores()
+    }
+
     async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>> {
         let inspect = self.inner.inspect.as_ref().unwrap();
         let mut order = order.clone();

@@ -20,7 +20,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "conversion: an upgrade goes on without its caller",
         file: "crates/polylock-core/src/engine/conversion.rs",
-        from: "                _ = dropped => Err(conversions.not_converted(NotAcquired::Busy)),\n",
+        from: "                _ = &mut dropped => Err(conversions.not_converted(NotAcquired::Busy)),\n",
         to: "",
         test: ("conformance", "memory::conversion::at_every_poll_of_an_upgrade"),
     },

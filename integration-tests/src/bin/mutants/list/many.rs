@@ -46,8 +46,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "several locks: a time limit for each lock",
         file: "crates/polylock-core/src/many/multi_lock.rs",
-        from: "lock.wait((began + wait).since(context.now()).max(SHORTEST_WAIT));",
-        to: "lock.wait(wait.max(SHORTEST_WAIT));",
+        from: "template.step(name.clone(), &steps);",
+        to: "template.step(name.clone(), &Steps::begin(context, &options));",
         test: ("conformance", "memory::many::a_wait_is_for_all_locks_together"),
     },
     Mutant {

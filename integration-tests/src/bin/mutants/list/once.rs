@@ -20,15 +20,15 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "once: the record is read before the lock is held",
         file: "crates/polylock-core/src/once.rs",
-        from: "        let (last, now) = job.read_while_held(Some(&hold)).await?;\n",
+        from: "        let (last, now) = steps.retry(Some(&hold), progress, || job.read(steps.reply_by())).await?;\n",
         to: "",
         test: ("conformance", "memory::once::one_of_many_tasks_runs_the_job"),
     },
     Mutant {
         name: "once: a report by token changes whatever run is the last one",
         file: "crates/polylock-core/src/once.rs",
-        from: "job.read().await?.0.filter(|run| run.token == token);",
-        to: "job.read().await?.0;",
+        from: "job.read(Moment::NEVER).await?.0.filter(|run| run.token == token);",
+        to: "job.read(Moment::NEVER).await?.0;",
         test: ("conformance", "memory::once::another_process_reports_the_outcome_of_an_attempt"),
     },
     Mutant {

@@ -105,6 +105,20 @@ pub(super) const MUTANTS: &[Mutant] = &[
         test: ("conformance", "memory::semaphore::another_number_of_slots_is_an_error"),
     },
     Mutant {
+        name: "semaphore: only holders in the first slots are noticed",
+        file: "crates/polylock-core/src/semaphore/lock.rs",
+        from: "is_some_and(|inspect| inspect.lists_semaphores())",
+        to: "is_some_and(|inspect| inspect.lists_semaphores() && false)",
+        test: ("conformance", "memory::semaphore::another_number_of_slots_is_noticed_in_every_slot"),
+    },
+    Mutant {
+        name: "semaphore: Redis lists the first slots only",
+        file: "crates/polylock-redis/src/keys.rs",
+        from: "first.chunks(1).chain(others.chunks(SLOTS_AT_ONCE))",
+        to: "first.chunks(1).chain(others[..0].chunks(SLOTS_AT_ONCE))",
+        test: ("conformance", "redis::semaphore::another_number_of_slots_is_noticed_in_every_slot"),
+    },
+    Mutant {
         name: "semaphore: waiters are not shown",
         file: "crates/polylock-core/src/semaphore/status.rs",
         from: "let waiters = lock.holders.into_iter().chain(lock.waiters);",
