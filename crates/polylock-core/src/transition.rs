@@ -23,7 +23,10 @@
 //!   the new store does not answer keeps the lock in the old store until its acquisition gives up, or until its lease there ends.
 //!
 //! All processes of step 2 must name the two stores in the same order. Otherwise one may hold the lock in the one store and wait for it in
-//! the other, while another process does the reverse.
+//! the other, while another process does the reverse. A request that seems to be in this situation fails with a temporary error, which is
+//! retried like an outage and names the cause.
+//!
+//! The two must not be one store: [`ensure_distinct`] checks that, and `both:OLD;NEW` calls it.
 //!
 //! # Races
 //!
@@ -70,6 +73,8 @@
 mod backend;
 mod capabilities;
 mod inspect;
+mod order;
+mod same_store;
 mod tokens;
 
 use std::sync::Arc;
@@ -80,7 +85,7 @@ use crate::{Error, HoldAlerts, Result, Store};
 
 use self::{backend::Both, capabilities::weaker, inspect::InspectBoth, tokens::Tokens};
 
-pub use self::capabilities::NAME;
+pub use self::{capabilities::NAME, same_store::ensure_distinct};
 
 /// Returns a store that acquires every lock in `old`, then in `new`.
 ///

@@ -3,7 +3,11 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use polylock_core::{ConfigError, Result, Store, StoreConfig, transition::both, url::StoreUrl};
+use polylock_core::{
+    ConfigError, Result, Store, StoreConfig,
+    transition::{both, ensure_distinct},
+    url::StoreUrl,
+};
 
 /// The configurations of the old and the new store.
 pub(crate) struct Transition {
@@ -21,6 +25,11 @@ impl Transition {
         read: impl Fn(&StoreUrl) -> Result<Arc<dyn StoreConfig>, ConfigError>,
     ) -> Result<Self, ConfigError> {
         let [old, new] = url.stores() else { return Err(ConfigError::new("store", "write both:OLD;NEW")) };
+        // Two URLs of in-memory stores may name two stores without a name.
+        if old == new && old.scheme() != "memory" {
+            let problem = "both:OLD;NEW names one store twice: name the store that is left and the one that replaces it, or use its URL alone";
+            return Err(ConfigError::new("store", problem));
+        }
         Ok(Self { old: read(old)?, new: read(new)? })
     }
 
@@ -32,7 +41,10 @@ impl Transition {
 #[async_trait]
 impl StoreConfig for Transition {
     async fn open(&self) -> Result<Store> {
-        both(self.old.open().await?, self.new.open().await?)
+        let (old, new) = (self.old.open().await?, self.new.open().await?);
+        let store = both(old.clone(), new.clone())?;
+        ensure_distinct(&old, &new).await?;
+        Ok(store)
     }
 
     fn has_sessions(&self) -> bool {

@@ -94,3 +94,24 @@ fn the_schema_follows_the_url_and_no_store_is_opened() {
     }
     assert_eq!(schema("etcd://host").unwrap_err().key, "store");
 }
+
+#[tokio::test]
+async fn a_transition_from_a_store_to_itself_is_refused() {
+    let refused = config_error("both:memory:there;memory:there").await;
+    assert!(refused.starts_with("store: both:OLD;NEW names one store"), "{refused}");
+    Locks::connect("both:memory:there;memory:elsewhere").await.unwrap();
+    Locks::connect("both:memory:;memory:").await.unwrap();
+}
+
+#[cfg(feature = "sqlite")]
+#[tokio::test]
+async fn a_transition_from_a_file_to_itself_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().display();
+    std::os::unix::fs::symlink(directory.path(), directory.path().join("link")).unwrap();
+    for new in [format!("{path}/locks.db"), format!("{path}/./locks.db"), format!("{path}/link/locks.db")] {
+        let refused = config_error(&format!("both:sqlite://{path}/locks.db;SQLite://{new}")).await;
+        assert!(refused.starts_with("store: both:OLD;NEW names one store"), "{new}: {refused}");
+    }
+    Locks::connect(&format!("both:sqlite://{path}/locks.db;sqlite://{path}/new.db")).await.unwrap();
+}

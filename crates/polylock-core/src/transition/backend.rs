@@ -12,7 +12,7 @@ use crate::{
     Release, Request, RequestId, Result, Store, SystemClock, Wake, requests::RequestTable, sync::lock,
 };
 
-use super::tokens::Tokens;
+use super::{order::OrderCheck, tokens::Tokens};
 
 /// The numbers of the queue entries in the old store begin here: a request that waits in the new one is ahead of all of them.
 const IN_OLD: u64 = 1 << 63;
@@ -37,11 +37,13 @@ pub(super) struct Both {
     tokens: Tokens,
     capabilities: Capabilities,
     records: Mutex<RequestTable<Record>>,
+    order: Arc<OrderCheck>,
 }
 
 impl Both {
     pub(super) fn new(old: Store, new: Store, tokens: Tokens, capabilities: Capabilities) -> Self {
-        Self { old: old.backend, new: new.backend, tokens, capabilities, records: Mutex::default() }
+        let order = OrderCheck::new(&old, &new);
+        Self { old: old.backend, new: new.backend, tokens, capabilities, records: Mutex::default(), order }
     }
 
     fn records(&self) -> MutexGuard<'_, RequestTable<Record>> {
@@ -102,6 +104,7 @@ impl Backend for Both {
             ClaimOutcome::Queued(position) => {
                 if request.queues {
                     self.record(request, Record::WaitsInNew);
+                    self.order.check(request)?;
                     let number = position.number.unwrap_or(0).min(IN_OLD - 1);
                     return Ok(ClaimOutcome::Queued(position.number(Some(number))));
                 }
@@ -166,18 +169,20 @@ impl Backend for Both {
             (Ok(Release::Released), Ok(Release::Released)) => Release::Released,
         };
         self.records().remove(&request.id);
+        self.order.forget(request);
         Ok(outcome)
     }
 
     fn drop_waiter(&self, request: &Request) {
         self.records().remove(&request.id);
+        self.order.forget(request);
         self.old.drop_waiter(request);
         self.new.drop_waiter(request);
     }
 
     fn request_records(&self) -> Option<usize> {
         let of_stores = [&self.old, &self.new].map(|store| store.request_records().unwrap_or(0));
-        Some(self.records().len() + of_stores.iter().sum::<usize>())
+        Some(self.records().len() + self.order.len() + of_stores.iter().sum::<usize>())
     }
 }
 

@@ -220,6 +220,19 @@ fn a_store_without_greater_tokens_is_refused() {
     }
 }
 
+#[tokio::test]
+async fn one_store_by_two_names_is_found_and_the_check_leaves_nothing() {
+    let Stores { old, new, .. } = stores();
+    ensure_distinct(&old, &new).await.unwrap();
+    let refused = ensure_distinct(&old, &old.clone()).await.unwrap_err();
+    assert!(matches!(&refused, Error::Config(error) if error.key == "store"), "{refused}");
+    // What can't be checked is accepted.
+    ensure_distinct(&old, &Store::new(old.backend.clone())).await.unwrap();
+    for store in [old, new] {
+        assert_eq!(store.inspect.unwrap().list("").await.unwrap(), []);
+    }
+}
+
 /// A store whose tokens can't be raised beyond a number.
 #[derive(Debug)]
 struct Full;

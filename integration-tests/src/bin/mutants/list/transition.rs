@@ -6,6 +6,30 @@ const UNITS: &str = "units of library polylock_core";
 
 pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
+        name: "a transition from a store to itself is accepted",
+        file: "crates/polylock-core/src/transition/same_store.rs",
+        from: "if io::run(NAME, check).await? {",
+        to: "if io::run(NAME, check).await? && false {",
+        test: (UNITS, "transition::tests::one_store_by_two_names_is_found_and_the_check_leaves_nothing"),
+    },
+    Mutant {
+        name: "requests of transitions with opposite orders wait for ever",
+        file: "crates/polylock-core/src/transition/backend.rs",
+        from: "                    self.order.check(request)?;\n",
+        to: "",
+        test: (
+            "transition",
+            "of_two_that_wait_for_each_other_one_fails_with_the_cause_and_the_other_goes_on",
+        ),
+    },
+    Mutant {
+        name: "a hold from before the wait of its owner counts as one of the opposite order",
+        file: "crates/polylock-core/src/transition/order.rs",
+        from: "old.waiters.iter().filter(began_with).any(",
+        to: "old.waiters.iter().filter(|_| true).any(",
+        test: (UNITS, "transition::order::tests::a_holder_that_does_not_wait_in_the_old_store_is_none"),
+    },
+    Mutant {
         name: "a transitional store that acquires the new store alone",
         file: "crates/polylock-core/src/transition.rs",
         from: "    let mut store = Store::new(Arc::new(Both::new(old, new, tokens, capabilities)));",
