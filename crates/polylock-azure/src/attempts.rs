@@ -6,7 +6,8 @@ use std::{
 };
 
 use polylock_core::{
-    Clock, Moment, QueuePosition, Request, RequestId, SystemClock, requests::RequestTable, sync::lock,
+    Clock, FencingToken, Moment, QueuePosition, Request, RequestId, SystemClock, requests::RequestTable,
+    sync::lock,
 };
 
 use crate::lease_record::LeaseRecord;
@@ -20,6 +21,8 @@ const POLL_PAUSES: (Duration, Duration) = (Duration::from_millis(100), QueuePosi
 pub(crate) struct Attempt {
     /// The lease that it may have.
     pub(crate) lease: LeaseRecord,
+    /// The token of its hold, once it is known.
+    pub(crate) token: Option<FencingToken>,
     /// True if its hold was found to be broken. Then there is a notice, which its release deletes.
     pub(crate) broken: bool,
     /// The time of its first claim.
@@ -53,6 +56,7 @@ impl Attempts {
         let now = SystemClock.now();
         let new = || Attempt {
             lease: LeaseRecord::default(),
+            token: None,
             broken: false,
             first_claim: now,
             marker_written: None,

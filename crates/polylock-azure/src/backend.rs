@@ -4,8 +4,9 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use polylock_core::{
-    Backend, Capabilities, ClaimOutcome, Clock, Executor, KeepAlive, LostReason, Moment, Operation,
-    QueuePosition, Release, Request, Result, SystemClock, Wake, waiter_queues::WaiterQueues,
+    Backend, Capabilities, ClaimOutcome, Clock, Executor, FencingToken, HoldTerms, KeepAlive, LostReason,
+    Mode, Moment, Operation, Park, QueuePosition, Release, Request, Result, SystemClock, Wake,
+    waiter_queues::WaiterQueues,
 };
 
 use crate::{
@@ -13,7 +14,7 @@ use crate::{
     blobs::Blobs,
     error::{Cause, Refusal, ignore_gone, is_gone},
     fairness::{self, Decision, Fairness},
-    record::{Content, Fingerprint},
+    record::{Content, Fingerprint, Record},
     tokens::RecordCache,
     wire::{LeaseId, MAX_DELAY},
 };
@@ -67,10 +68,19 @@ impl AzureBackend {
             return Ok(Some(lease));
         }
         // An expired lease can be renewed if no other client has acquired it, but that would be a new hold.
+        let record = self.held_record(request, timeout).await?;
+        if let Some(record) = &record {
+            self.attempts.update(request, |attempt| attempt.token = Some(record.token));
+        }
+        Ok(record.map(|record| record.ttl))
+    }
+
+    /// Reads the grant of `request` if it holds the lock.
+    async fn held_record(&self, request: &Request, timeout: Duration) -> Result<Option<Record>, Cause> {
         match self.blobs.get_state(&request.name, Some(&LeaseId::of(request.id)), timeout).await {
             Ok(state) => Ok(match state.content {
                 Content::Grant(record) if state.leased && record.grant == Fingerprint::of(request.id) => {
-                    Some(record.ttl)
+                    Some(record)
                 }
                 _ => None,
             }),
@@ -96,14 +106,18 @@ impl AzureBackend {
             Err(cause) => return Err(cause),
         }
         let wanted = whole_seconds(request.ttl);
-        if lease != wanted {
+        if lease < wanted {
             // A renewal extends by the original duration. The request has the lease, so it can acquire it once more, for longer.
             sent = SystemClock.now();
             self.blobs.acquire(&request.name, &lease_id, wanted, timeout).await?;
             lease = wanted;
         }
-        self.attempts.update(request, |attempt| attempt.lease.on_grant(lease, sent));
-        Ok(KeepAlive::Held { lease })
+        let token = self.attempts.update(request, |attempt| {
+            attempt.lease.on_grant(lease, sent);
+            attempt.token
+        });
+        let terms = token.map(|token| HoldTerms::new(token, Mode::Exclusive));
+        Ok(KeepAlive::Held { lease, terms })
     }
 
     /// Returns the reason why `request` does not hold the lock any more, or only until its release.
@@ -131,7 +145,9 @@ impl AzureBackend {
             },
             Err(cause) => return Err(cause),
         };
-        if let Some(unanswered) = attempt.and_then(|attempt| attempt.lease.unanswered) {
+        // Another process that knows the request may have sent an acquisition that is still under way.
+        let of_others = request.outlives_process.then(|| SystemClock.now());
+        if let Some(unanswered) = attempt.and_then(|attempt| attempt.lease.unanswered).max(of_others) {
             Executor::current().spawn(release_late_lease(
                 self.blobs.clone(),
                 request.clone(),
@@ -213,6 +229,33 @@ async fn release_late_lease(blobs: Arc<Blobs>, request: Request, until: Moment, 
                 tracing::debug!(trouble = ?cause, "could not release a lease that may have been granted late");
             }
         }
+    }
+}
+
+#[async_trait]
+impl Park for AzureBackend {
+    /// The service has no order of requests, so a renewal that arrives late extends the lease, by a minute at most.
+    async fn park(&self, request: &Request, token: FencingToken, left: Duration) -> Result<Release> {
+        let parked = async {
+            let timeout = self.timeout(request);
+            if self.held_record(request, timeout).await?.is_none_or(|record| record.token != token) {
+                return Ok(Release::Lost(self.record_loss(request, None).await));
+            }
+            match self
+                .blobs
+                .acquire(&request.name, &LeaseId::of(request.id), whole_seconds(left), timeout)
+                .await
+            {
+                Ok(_) => Ok(Release::Released),
+                Err(cause) => match cause.refusal() {
+                    Some(refusal @ (Refusal::Leased | Refusal::Breaking)) => {
+                        Ok(Release::Lost(self.record_loss(request, Some(refusal)).await))
+                    }
+                    _ => Err(cause),
+                },
+            }
+        };
+        parked.await.map_err(|cause: Cause| self.failed(Operation::Renew, cause))
     }
 }
 

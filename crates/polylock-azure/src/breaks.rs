@@ -30,7 +30,7 @@ const NOTICE_LIFETIME: Duration = Duration::from_secs(120);
 const SHORTEST_LEASE: Duration = Duration::from_secs(15);
 
 impl AzureBackend {
-    /// Breaks the lease of the holder of `name`, and returns the holder.
+    /// Breaks the lease of the holder of `name` if it is a target of `order`, and returns the holder.
     pub(crate) async fn break_hold(
         &self,
         name: &LockName,
@@ -43,7 +43,8 @@ impl AzureBackend {
                 Err(cause) if is_gone(&cause) => return Ok(None),
                 Err(cause) => return Err(cause),
             };
-            let Some(entry) = holder_entry(&state.content, state.age) else { return Ok(None) };
+            let entry = holder_entry(&state.content, state.age).filter(|entry| order.is_target(entry.token));
+            let Some(entry) = entry else { return Ok(None) };
             // Written before the lease is broken, so that the holder finds it.
             let notice = self.post_notice(name, &state, &order.notice).await?;
             match self.blobs.break_lease(name, order.force, state.etag.as_ref(), INTERACTIVE_TIMEOUT).await {

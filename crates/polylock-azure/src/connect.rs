@@ -119,7 +119,7 @@ fn store(config: &Config, blobs: Blobs) -> Store {
     capabilities.keep_alive_batch = 1;
     let waiters: Arc<WaiterQueues> = Arc::default();
     config.wake_signal.attach(&waiters);
-    Store::inspectable(Arc::new(AzureBackend {
+    let backend = Arc::new(AzureBackend {
         capabilities,
         blobs: Arc::new(blobs),
         attempts: Attempts::default(),
@@ -130,5 +130,6 @@ fn store(config: &Config, blobs: Blobs) -> Store {
         endpoint: config.endpoint(),
         operation_timeout: config.operation_timeout,
         create_container: config.create_container,
-    }))
+    });
+    Store::inspectable(backend.clone()).parking(backend)
 }

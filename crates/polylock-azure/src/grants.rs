@@ -57,7 +57,10 @@ impl AzureBackend {
                 }
             };
             if let Some(token) = self.write_grant(request, &lease, acquired, timeout).await? {
-                self.attempts.update(request, |attempt| attempt.lease.on_grant(duration, sent));
+                self.attempts.update(request, |attempt| {
+                    attempt.lease.on_grant(duration, sent);
+                    attempt.token = Some(token);
+                });
                 self.fairness.granted(&request.name);
                 return Ok(Some(Grant::new(token, duration)));
             }

@@ -269,6 +269,12 @@ pub(crate) struct Break {
     /// work. Only a resource that checks fencing tokens refuses the former holder at once.
     #[arg(short, long)]
     pub(crate) force: bool,
+    /// Break only the hold with this fencing token, as `status` shows it; may be repeated
+    ///
+    /// For scripts: a hold that begins after `status` is never broken. Without it, the holds are broken that the confirmation has shown or, with --yes,
+    /// those that the lock has when the command starts.
+    #[arg(short, long = "token", value_name = "TOKEN", value_parser = clap::value_parser!(i64).range(0..))]
+    pub(crate) tokens: Vec<i64>,
     /// Skip the confirmation
     #[arg(short, long)]
     pub(crate) yes: bool,

@@ -8,11 +8,23 @@
 //! 3. **Tokens.** Every grant carries a token strictly greater than every earlier token of the name. It is drawn inside the region
 //!    that the store serialises.
 //! 4. **Time.** The store's clock decides expiry. From its last claim or keep-alive, a queue entry lasts [`Request::queue_lease`],
-//!    and a hold lasts [`Request::ttl`].
+//!    and a hold lasts [`Request::ttl`], or longer if another process has extended it for longer.
 //! 5. **Idempotent.** Every operation is idempotent in [`Request::id`]: a repeated claim returns its own grant with the same token,
-//!    a repeated release finds nothing, and a release changes nothing if the entry is gone or belongs to another request. A claim
-//!    that arrives after its own release, on an abandoned connection, grants nothing. An operation that undoes another names
-//!    exactly that one, by an identity that neither a restart nor a later operation repeats.
+//!    a repeated release finds nothing, and a release changes nothing if the entry is gone or belongs to another request. An operation that
+//!    undoes another names exactly that one, by an identity that neither a restart nor a later operation repeats.
+//!
+//!    A copy of a message may arrive late, twice, or behind later ones, also from another process that knows the request. It changes nothing
+//!    that was confirmed since:
+//!
+//!    | operation | target | a late copy changes nothing, because |
+//!    |---|---|---|
+//!    | [`claim`](Backend::claim) | request | it has expired, it finds its own grant, or its request was released |
+//!    | [`keep_alive`](Backend::keep_alive) | request | it never shortens a lease, and extends no hold that is broken or parked |
+//!    | [`release`](Backend::release) | request | no operation of the request follows; if [others know it](Request::outlives_process), the release has expired |
+//!    | [`park`](Park::park) | request and token | the first one counts, or it has expired |
+//!    | [`convert`](crate::Convert::convert) | request and token | the hold has another token since |
+//!    | [`break_lock`](Inspect::break_lock) | tokens | these holds have ended, or it has expired |
+//!    | [`raise`](RaiseToken::raise), [`write_record`](KeepRecord::write_record) | name | a number never decreases |
 //! 6. **No false success.** If the store is not sure of an outcome, it returns an error, and an error means *unknown*.
 //! 7. **Bounded.** Every operation ends by itself in bounded time, with a temporary error at the latest. Only
 //!    [`wait`](Backend::wait) has no bound.
@@ -87,8 +99,10 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// This must be cancel-safe: core drops it when the time is up.
     async fn wait(&self, request: &Request) -> Result<Wake>;
 
-    /// Extends the lease of each of `requests`: of a hold to [`Request::ttl`] from now, of a queue entry to [`Request::queue_lease`]
-    /// from now. Never creates or revives an entry. Returns one outcome for each request, in their order.
+    /// Extends the lease of each of `requests` so that it lasts for at least this long from now: of a hold [`Request::ttl`], of a queue entry
+    /// [`Request::queue_lease`]. It is a maximum: it never shortens a lease, so copies may arrive late and in any order, and processes with
+    /// different TTLs may extend one hold. Never creates or revives an entry, and never extends a hold that is [parked](Park). Returns one
+    /// outcome for each request, in their order.
     ///
     /// Core passes at most [`Capabilities::keep_alive_batch`] requests, and the store sends them in one round trip if it can. Each
     /// request is extended atomically; the batch need not be. Core calls this at least every third of the shortest lease. With
@@ -165,13 +179,13 @@ pub trait Inspect: fmt::Debug + Send + Sync + 'static {
         false
     }
 
-    /// Breaks the lock `name` as specified by `order`, and returns the entries of its holders. Waiters stay queued and are granted
-    /// the lock in turn.
+    /// Breaks the holds of the lock `name` that are the [targets](BreakOrder::is_target) of `order`, and returns their entries. Every other hold
+    /// stays as it is. Waiters stay queued and are granted the lock in turn.
     ///
-    /// * Cooperative: marks every live hold with the notice, and notifies the holders at once if the store can push
+    /// * Cooperative: marks every live target with the notice, and notifies the holders at once if the store can push
     ///   ([`HoldAlerts`]). A marked hold excludes other requests until its release or the end of its lease. A second notice does
     ///   not replace the first.
-    /// * With force: removes every live hold. The next renewal or release by a former holder returns the notice, for as long as its
+    /// * With force: removes every live target. The next renewal or release by a former holder returns the notice, for as long as its
     ///   lease would have lasted.
     ///
     /// The next grant has a greater token, so a resource that checks tokens refuses the former holder.
@@ -199,6 +213,24 @@ pub trait RaiseToken: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     /// An error means *unknown*. A permanent one if the store can't continue after `to`.
     async fn raise(&self, request: &Request, to: FencingToken) -> Result<FencingToken>;
+}
+
+/// The optional operation that ends a hold at a later time, without the process that held it.
+#[async_trait]
+pub trait Park: fmt::Debug + Send + Sync + 'static {
+    /// Ends the hold of `request` that has this `token`, in `left` from now: its lease then expires, whether that is earlier or later than
+    /// before. Until then it excludes other requests, and a release or a break removes it. Returns [`Release::Lost`] if the request has no hold
+    /// with this token.
+    ///
+    /// This is the only operation that can shorten a lease, so it is the last one of its hold:
+    /// * No keep-alive extends a parked hold. It returns [`KeepAlive::Lost`](crate::KeepAlive::Lost), so another process that has adopted the
+    ///   hold loses it.
+    /// * A second call changes nothing, and returns [`Release::Released`], so a copy that arrives late is harmless.
+    /// * A copy that arrives after its caller has given up has no effect: another process may have extended the hold since.
+    ///
+    /// # Errors
+    /// An error means *unknown*. Core repeats the call after a temporary one.
+    async fn park(&self, request: &Request, token: FencingToken, left: Duration) -> Result<Release>;
 }
 
 /// The holders and waiters of a lock.
@@ -329,13 +361,15 @@ pub struct Store {
     pub records: Option<Arc<dyn KeepRecord>>,
     /// The interface for changing the mode of a hold, if the store has it.
     pub convert: Option<Arc<dyn Convert>>,
+    /// The interface for ending a hold at a later time, if the store has it.
+    pub park: Option<Arc<dyn Park>>,
 }
 
 impl Store {
     /// Creates a store that can't be inspected.
     #[must_use]
     pub fn new(backend: Arc<dyn Backend>) -> Self {
-        Self { backend, inspect: None, alerts: None, raise: None, records: None, convert: None }
+        Self { backend, inspect: None, alerts: None, raise: None, records: None, convert: None, park: None }
     }
 
     /// Creates a store that can be inspected.
@@ -369,6 +403,13 @@ impl Store {
     #[must_use]
     pub fn converting(mut self, convert: Arc<dyn Convert>) -> Self {
         self.convert = Some(convert);
+        self
+    }
+
+    /// Returns the same store, which ends holds at a later time.
+    #[must_use]
+    pub fn parking(mut self, park: Arc<dyn Park>) -> Self {
+        self.park = Some(park);
         self
     }
 }

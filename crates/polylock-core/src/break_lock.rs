@@ -7,8 +7,8 @@ use std::{
 };
 
 use crate::{
-    BreakNotice, BreakOrder, ConfigError, Entry, InvalidName, Label, LockName, Operation, OwnerId, Result,
-    engine::StoreHandle,
+    BreakNotice, BreakOrder, ConfigError, Entry, FencingToken, Inspect, InvalidName, Label, LockName,
+    Operation, OwnerId, Result, engine::StoreHandle,
 };
 
 /// A break to be carried out: created by [`Locks::break_lock`](crate::Locks::break_lock), sent by `.await`.
@@ -18,7 +18,10 @@ use crate::{
 /// lock when they have released it or their leases have expired, so two holders never overlap. With [`force`](Self::force), it is
 /// granted the lock at once.
 ///
-/// Returns the holders that were marked or removed.
+/// It breaks the holds that have these [tokens](Self::token); without a token, the holds that the lock has when it is awaited. A hold
+/// that begins later is never broken, and neither is one that was converted since: its token is another one.
+///
+/// Returns the holders that were marked or removed. The list is empty if none of these holds exists any more.
 ///
 /// # Errors
 /// [`Error::Unsupported`](crate::Error::Unsupported) if the store cannot be inspected,
@@ -48,12 +51,26 @@ pub struct BreakLock {
     name: Result<LockName, InvalidName>,
     by: OwnerId,
     reason: Option<Result<Label, ConfigError>>,
+    tokens: Vec<FencingToken>,
     force: bool,
 }
 
 impl BreakLock {
     pub(crate) fn new(handle: Arc<StoreHandle>, name: &str) -> Self {
-        Self { handle, name: LockName::new(name), by: OwnerId::process(), reason: None, force: false }
+        Self {
+            handle,
+            name: LockName::new(name),
+            by: OwnerId::process(),
+            reason: None,
+            tokens: Vec::new(),
+            force: false,
+        }
+    }
+
+    /// Breaks the hold with this fencing token, and others only if they are named as well.
+    pub fn token(mut self, token: FencingToken) -> Self {
+        self.tokens.push(token);
+        self
     }
 
     /// Sets the owner that breaks the lock, for the former holder; `host:pid` by default.
@@ -79,10 +96,22 @@ impl BreakLock {
 
     async fn send(self) -> Result<Vec<Entry>> {
         let name = self.name?;
-        let mut order = BreakOrder::new(BreakNotice::new(self.by, self.reason.transpose()?));
+        let mut order = BreakOrder::new(
+            BreakNotice::new(self.by, self.reason.transpose()?),
+            self.tokens.into_iter().map(Some),
+        );
         order.force = self.force;
         tracing::warn!(lock.name = %name, force = order.force, notice = %order.notice, "breaking a lock");
-        let with = |inspect: Arc<dyn crate::Inspect>| async move { inspect.break_lock(&name, &order).await };
+        let with = |inspect: Arc<dyn Inspect>| async move {
+            if order.targets.is_empty() {
+                order.targets =
+                    inspect.inspect(&name).await?.holders.iter().map(|holder| holder.token).collect();
+            }
+            match order.targets.is_empty() {
+                true => Ok(Vec::new()),
+                false => inspect.break_lock(&name, &order).await,
+            }
+        };
         self.handle.inspect(Operation::Break, with).await
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{Label, OwnerId};
+use crate::{FencingToken, Label, OwnerId};
 
 /// The owner that broke a lock, and the reason.
 ///
@@ -58,15 +58,24 @@ impl fmt::Display for BreakNotice {
 pub struct BreakOrder {
     /// The notice for the former holders.
     pub notice: BreakNotice,
+    /// The holds to be broken, by the tokens that inspection shows; `None` is a hold whose token the store does not know yet. A token
+    /// belongs to one hold for ever, so a copy of the order that arrives late never breaks the next holder.
+    pub targets: Vec<Option<FencingToken>>,
     /// True to remove the holds at once instead of marking them.
     pub force: bool,
 }
 
 impl BreakOrder {
-    /// Creates a cooperative order: holds are marked, and end when their holders have released them or their leases have expired.
+    /// Creates a cooperative order: these holds are marked, and end when their holders have released them or their leases have expired.
     #[must_use]
-    pub const fn new(notice: BreakNotice) -> Self {
-        Self { notice, force: false }
+    pub fn new(notice: BreakNotice, targets: impl IntoIterator<Item = Option<FencingToken>>) -> Self {
+        Self { notice, targets: targets.into_iter().collect(), force: false }
+    }
+
+    /// Returns true if the hold with this token is to be broken.
+    #[must_use]
+    pub fn is_target(&self, token: Option<FencingToken>) -> bool {
+        self.targets.contains(&token)
     }
 
     /// Returns the same order with force, which removes the holds at once.

@@ -273,16 +273,18 @@ impl Guard {
         self.shared_hold.leave_to_expire()
     }
 
-    /// Returns a handle of the hold, which this guard keeps: whoever has it can release the lock.
+    /// Returns a handle of the hold, which this guard keeps: whoever has it can renew, convert and release the hold. This guard loses it at its next
+    /// renewal if another process has ended or converted it.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if the holds of the store end with their session.
+    /// [`Error::Unsupported`] if the holds of the store end with their session; [`Error::Lost`] if the lock was lost before.
     pub fn handle(&self) -> Result<HoldHandle> {
         self.shared_hold.hold_handle()
     }
 
     /// Renews the hold, ends it in this process without a release, and returns the handle with which any process can
     /// [adopt](crate::Locks::adopt) it. The hold is not renewed meanwhile: acquire it with a [`ttl`](crate::Lock::ttl) that is long enough.
+    /// If another process has given the hold a longer lease, the handle has that one.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if the holds of the store end with their session, or if other reentrant guards have the same hold, which continues
@@ -299,21 +301,18 @@ impl Guard {
 
     /// Keeps the lock for another `delay`, then releases it. Returns as soon as this process is no longer needed for that.
     ///
-    /// If a hold is an entry in the store ([`HoldLifetime::Lease`](crate::HoldLifetime::Lease)) and `delay` is in the range of the store's
-    /// lease times, a last renewal sets the lease to the remaining time, and this returns when the store has confirmed it: the
-    /// lease then expires in the store. Otherwise the lock is renewed until that is possible, or until `delay` is over, and then
-    /// released.
-    ///
-    /// An earlier renewal without a reply may reach the store after the last one and extend the lease to the TTL again.
+    /// If the store can [end a hold at a later time](crate::Park) and `delay` is in the range of its lease times, this returns when the store
+    /// has confirmed that: the lease then expires in the store, and no renewal extends it any more, not even that of another process with a
+    /// [handle](Self::handle). Otherwise the lock is renewed until that is possible, or until `delay` is over, and then released.
     ///
     /// Of several reentrant guards, the last one does this; the others return at once.
     ///
     /// # Errors
-    /// The same as [`release`](Self::release). If the last renewal is not confirmed before the deadline, the lock ends with its
-    /// current lease.
+    /// The same as [`release`](Self::release). If the store has not confirmed it before the deadline, the lock ends with its current
+    /// lease.
     ///
     /// # Cancel safety
-    /// Dropping the future releases the lock, unless the last renewal has been sent: that one continues.
+    /// Dropping the future releases the lock, unless the store has been asked to end the hold: that continues.
     ///
     /// ```
     /// # use std::time::Duration;

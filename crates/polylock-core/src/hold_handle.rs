@@ -31,19 +31,28 @@ pub struct HoldHandle {
     name: LockName,
     /// The mode in which the lock was claimed, by which a store may find the hold.
     claimed: Mode,
-    /// The mode of the hold.
+    /// The mode of the hold when the handle was made.
     mode: Mode,
     ttl: Duration,
+    /// The token of the hold when the handle was made.
     token: FencingToken,
 }
 
 /// The first part of a text, with the version of its format.
 const FORMAT: &str = "hold1";
 
+/// The first part of the text of a slot of a semaphore, which has the number of the slot before the name of the semaphore.
+const SLOT_FORMAT: &str = "hold2";
+
 impl HoldHandle {
     pub(crate) fn new(request: &Request, mode: Mode, token: FencingToken) -> Self {
         let Request { id, name, mode: claimed, ttl, .. } = request.clone();
         Self { id, name, claimed, mode, ttl, token }
+    }
+
+    /// Returns the same handle after a renewal that gave this lease.
+    pub(crate) fn with_ttl(self, ttl: Duration) -> Self {
+        Self { ttl, ..self }
     }
 
     /// Returns the request, with its lease as TTL.
@@ -64,7 +73,8 @@ impl HoldHandle {
         self.id
     }
 
-    /// Returns the mode of the hold.
+    /// Returns the mode of the hold when this handle was made. A conversion since has changed it: the guard of an adoption has the present
+    /// one.
     #[must_use]
     pub const fn mode(&self) -> Mode {
         self.mode
@@ -76,7 +86,8 @@ impl HoldHandle {
         self.ttl
     }
 
-    /// Returns the fencing token.
+    /// Returns the fencing token of the hold when this handle was made. A conversion since has changed it: the guard of an adoption has the
+    /// present one.
     #[must_use]
     pub const fn fencing_token(&self) -> FencingToken {
         self.token
@@ -88,7 +99,11 @@ impl HoldHandle {
     pub fn to_text(&self) -> String {
         let id = u128::from_be_bytes(self.id.to_bytes());
         let (claimed, mode, ttl, token) = (self.claimed, self.mode, self.ttl.as_millis(), self.token);
-        format!("{FORMAT}.{claimed}.{mode}.{ttl}.{token}.{id:032x}.{}", self.name.as_str())
+        let hold = format!("{claimed}.{mode}.{ttl}.{token}.{id:032x}");
+        match self.name.slot() {
+            Some((semaphore, slot)) => format!("{SLOT_FORMAT}.{hold}.{slot}.{semaphore}"),
+            None => format!("{FORMAT}.{hold}.{}", self.name.as_str()),
+        }
     }
 }
 
@@ -97,13 +112,20 @@ impl FromStr for HoldHandle {
 
     fn from_str(text: &str) -> Result<Self, InvalidHandle> {
         let parts: Vec<&str> = text.splitn(7, '.').collect();
-        let &[FORMAT, claimed, mode, ttl, token, id, name] = &parts[..] else { return Err(InvalidHandle) };
+        let &[format, claimed, mode, ttl, token, id, name] = &parts[..] else { return Err(InvalidHandle) };
+        let name = match (format, name.split_once('.')) {
+            (FORMAT, _) => LockName::new(name).ok(),
+            (SLOT_FORMAT, Some((slot, semaphore))) => {
+                slot.parse().ok().and_then(|slot| LockName::of_slot(semaphore, slot).ok())
+            }
+            _ => None,
+        };
         let mode_of = |text: &str| Mode::ALL.into_iter().find(|mode| mode.code() == text);
         let id = u128::from_str_radix(id, 16).ok().filter(|_| id.len() == 32);
         let handle = (|| {
             Some(Self {
                 id: RequestId::from_bytes(id?.to_be_bytes()),
-                name: LockName::new(name).ok()?,
+                name: name?,
                 claimed: mode_of(claimed)?,
                 mode: mode_of(mode)?,
                 ttl: Duration::from_millis(ttl.parse().ok()?),
@@ -149,6 +171,22 @@ mod tests {
         let text = handle.to_text();
         assert!(text.starts_with("hold1.EX.PR.7200500.42.") && text.ends_with(".a.b c/ü"), "{text}");
         assert_eq!(text.parse(), Ok(handle));
+    }
+
+    #[test]
+    fn the_text_of_a_slot_converts_back() {
+        let slot = LockName::of_slot("a.b", 7).unwrap();
+        let handle = HoldHandle { name: slot, ..handle() };
+        let text = handle.to_text();
+        assert!(text.starts_with("hold2.") && text.ends_with(".7.a.b"), "{text}");
+        assert_eq!(text.parse(), Ok(handle));
+        for other in [".x.a.b", ".7.", ".1024.a.b", ".a"] {
+            assert_eq!(
+                text.replacen(".7.a.b", other, 1).parse::<HoldHandle>(),
+                Err(InvalidHandle),
+                "{other}"
+            );
+        }
     }
 
     #[test]

@@ -109,7 +109,7 @@ pub mod wakeups;
 mod watch;
 mod watched;
 
-pub use backend::{Backend, Entry, Inspect, LockStatus, PastGrant, RaiseToken, Store};
+pub use backend::{Backend, Entry, Inspect, LockStatus, Park, PastGrant, RaiseToken, Store};
 pub use break_lock::BreakLock;
 pub use break_notice::{BreakNotice, BreakOrder};
 pub use capabilities::{
@@ -137,7 +137,9 @@ pub use owner::{Label, OwnerId};
 pub use per_runtime::PerRuntime;
 pub use process::Executor;
 pub use progress::{Outage, Progress};
-pub use request::{ClaimOutcome, Grant, KeepAlive, QueuePosition, Release, Request, RequestId, Wake};
+pub use request::{
+    ClaimOutcome, Grant, HoldTerms, KeepAlive, QueuePosition, Release, Request, RequestId, Wake,
+};
 pub use semaphore::{Semaphore, SemaphoreStatus, SlotGuard, SlotStatus};
 pub use shutdown::{FailedRelease, ShutdownReport};
 pub use store_config::StoreConfig;

@@ -7,8 +7,8 @@ use std::{
 };
 
 use crate::{
-    Backend, BreakLock, Capabilities, Clock, Election, Error, Guard, HoldHandle, Label, Lock, LockName,
-    LockStatus, MultiLock, Once, Operation, Options, OwnerId, Result, Semaphore, SemaphoreStatus,
+    Backend, BreakLock, Capabilities, Clock, Election, Error, Guard, HoldHandle, HoldTerms, Label, Lock,
+    LockName, LockStatus, MultiLock, Once, Operation, Options, OwnerId, Result, Semaphore, SemaphoreStatus,
     ShutdownReport, Store, SystemClock, Watch,
     engine::{self, Pending, StoreContext, StoreHandle},
     io,
@@ -119,7 +119,9 @@ impl Locks {
     /// Renews a hold that belongs to no process, with its own TTL, and returns its guard: see [`HoldHandle`]. The guard renews and releases the
     /// lock as any other does.
     ///
-    /// Two processes that adopt the same hold both hold the lock; the first release ends it for both.
+    /// Two processes that adopt the same hold both hold the lock; the first release ends it for both, and so does a conversion. The guard has
+    /// the mode and the token that the hold has in the store, which a conversion may have changed since the handle was made. A renewal never
+    /// shortens the lease: if another process has extended it for longer, it stays.
     ///
     /// # Errors
     /// [`Error::Lost`](crate::Error::Lost) if the hold has ended, or was broken; [`Error::Unsupported`](crate::Error::Unsupported) if the holds of the
@@ -146,7 +148,8 @@ impl Locks {
             let (min, max) = (*can.ttl.start(), *can.ttl.end());
             return Err(Error::InvalidTtl { backend: can.backend, ttl, min, max });
         }
-        engine::adopt(self.handle.clone(), request, hold.mode(), hold.fencing_token()).await.map(Guard::new)
+        let terms = HoldTerms::new(hold.fencing_token(), hold.mode());
+        engine::adopt(self.handle.clone(), request, terms).await.map(Guard::new)
     }
 
     /// Returns the capabilities of the store.

@@ -2,6 +2,7 @@
 //!
 //! Exclusion, order and tokens hold as long as the process runs. The store keeps only the entries in use, and the records of jobs.
 
+mod interfaces;
 mod records;
 
 use std::{
@@ -17,15 +18,18 @@ use async_trait::async_trait;
 
 use self::records::Records;
 use crate::{
-    Backend, BreakNotice, BreakOrder, Capabilities, ClaimOutcome, Clock, Conversion, ConversionOutcome,
-    Convert, Entry, Fencing, FencingToken, Grant, HoldAlerts, Inspect, KeepAlive, LockName, LockStatus,
-    LostReason, Mode, Moment, Notifications, OwnerId, QueuePosition, RaiseToken, Release, Request, RequestId,
-    Result, Scope, Store, SystemClock, Wake,
+    Backend, BreakNotice, Capabilities, ClaimOutcome, Clock, Conversion, ConversionOutcome, Entry, Fencing,
+    FencingToken, Grant, HoldAlerts, HoldTerms, KeepAlive, LockName, LockStatus, LostReason, Mode, Moment,
+    Notifications, OwnerId, QueuePosition, Release, Request, RequestId, Result, Scope, Store, SystemClock,
+    Wake,
     queue::{self, ConversionRule, OtherHolder, QueueEntry},
     requests::{ExpiringTable, RequestTable},
     sync::lock,
     wakeups::Wakeups,
 };
+
+/// The time after its release for which a request that others may know is granted nothing.
+const REFUSED: Duration = Duration::from_secs(5);
 
 /// Creates a separate store.
 #[must_use]
@@ -66,7 +70,8 @@ fn open(space: Arc<Space>) -> Store {
         .alerting(alerts)
         .raising(backend.clone())
         .recording(records)
-        .converting(backend)
+        .converting(backend.clone())
+        .parking(backend)
 }
 
 #[derive(Debug)]
@@ -95,6 +100,8 @@ struct State {
     locks: ExpiringTable<LockName, Vec<Record>>,
     /// The holds that were broken by force, each kept until its holder has stopped in any case.
     broken: RequestTable<BreakNotice>,
+    /// The requests that were released although another process, or another task, may claim for them again, each kept for a while.
+    refused: RequestTable<()>,
 }
 
 #[derive(Debug)]
@@ -109,6 +116,8 @@ struct Record {
     broken: Option<BreakNotice>,
     /// The mode of a conversion that waits.
     wanted: Option<Mode>,
+    /// True if no keep-alive extends it.
+    parked: bool,
 }
 
 impl Space {
@@ -135,7 +144,7 @@ impl Space {
         work: impl FnOnce(&mut Vec<Record>, &mut Counters<'_>, Moment) -> T,
     ) -> T {
         let mut guard = self.lock();
-        let State { token, seq, locks, broken } = &mut *guard;
+        let State { token, seq, locks, broken, refused } = &mut *guard;
         let now = self.clock.now();
         let entries = locks.update(name.clone(), now, now, Vec::new);
         entries.retain(|entry| {
@@ -145,7 +154,7 @@ impl Space {
             }
             live
         });
-        let result = work(entries, &mut Counters { token, seq, broken }, now);
+        let result = work(entries, &mut Counters { token, seq, broken, refused }, now);
         match entries.iter().map(|entry| entry.expires).max() {
             Some(until) => locks.keep_until(name, until),
             None => drop(locks.remove(name)),
@@ -162,6 +171,9 @@ impl Space {
             let known = entries.iter().position(|entry| entry.id == request.id);
             if let Some(Record { token: Some(token), expires, .. }) = known.map(|at| &entries[at]) {
                 return ClaimOutcome::Granted(Grant::new(*token, expires.since(now)));
+            }
+            if counters.refused.until(&request.id).is_some_and(|until| until > now) {
+                return ClaimOutcome::Queued(QueuePosition::new(None, QueuePosition::MAX_RECHECK));
             }
             let seq = known.map_or(*counters.seq + 1, |at| entries[at].queue_entry.seq);
             let queue_entries: Vec<QueueEntry> = entries.iter().map(Record::effective).collect();
@@ -197,15 +209,31 @@ impl Space {
             };
             match (entry.token, &entry.broken) {
                 (_, Some(notice)) => KeepAlive::Lost(LostReason::Broken(notice.clone())),
-                (Some(_), None) => {
-                    entry.expires = now + request.ttl;
-                    KeepAlive::Held { lease: request.ttl }
+                (Some(_), None) if entry.parked => KeepAlive::Lost(LostReason::Gone),
+                (Some(token), None) => {
+                    entry.expires = entry.expires.max(now + request.ttl);
+                    let terms = HoldTerms::new(token, entry.queue_entry.mode);
+                    KeepAlive::Held { lease: entry.expires.since(now), terms: Some(terms) }
                 }
                 (None, None) => {
-                    entry.expires = now + request.queue_lease();
+                    entry.expires = entry.expires.max(now + request.queue_lease());
                     KeepAlive::Queued
                 }
             }
+        })
+    }
+
+    fn park(&self, request: &Request, token: FencingToken, left: Duration) -> Release {
+        self.on(&request.name, |entries, counters, now| {
+            let entry = entries.iter_mut().find(|entry| entry.id == request.id && entry.token == Some(token));
+            let Some(entry) = entry else { return Release::Lost(counters.lost(request)) };
+            if let Some(notice) = &entry.broken {
+                return Release::Lost(LostReason::Broken(notice.clone()));
+            }
+            if !entry.parked {
+                (entry.parked, entry.expires) = (true, now + left);
+            }
+            Release::Released
         })
     }
 
@@ -217,6 +245,7 @@ impl Space {
             match (entries[at].token, &entries[at].broken) {
                 (_, Some(notice)) => return ConversionOutcome::Lost(LostReason::Broken(notice.clone())),
                 (None, None) => return ConversionOutcome::Lost(LostReason::Gone),
+                (Some(_), None) if entries[at].parked => return ConversionOutcome::Lost(LostReason::Gone),
                 (Some(token), None) if token != conversion.from => {
                     return ConversionOutcome::OtherToken(token);
                 }
@@ -266,6 +295,7 @@ struct Counters<'a> {
     token: &'a mut u64,
     seq: &'a mut u64,
     broken: &'a mut RequestTable<BreakNotice>,
+    refused: &'a mut RequestTable<()>,
 }
 
 impl Counters<'_> {
@@ -301,6 +331,7 @@ impl Join for Vec<Record> {
             label: request.label.as_ref().map(|label| label.as_str().to_owned()).unwrap_or_default(),
             broken: None,
             wanted: None,
+            parked: false,
         });
         self.len() - 1
     }
@@ -344,7 +375,7 @@ impl Backend for MemoryBackend {
     }
 
     async fn release(&self, request: &Request) -> Result<Release> {
-        let outcome = self.space.on(&request.name, |entries, counters, _| {
+        let outcome = self.space.on(&request.name, |entries, counters, now| {
             let before = entries.len();
             entries.retain(|entry| entry.id != request.id);
             let outcome = if entries.len() < before {
@@ -353,6 +384,9 @@ impl Backend for MemoryBackend {
                 Release::Lost(counters.lost(request))
             };
             counters.broken.remove(&request.id);
+            if request.outlives_process {
+                counters.refused.update(request.id, now, now + REFUSED, || ());
+            }
             outcome
         });
         self.space.wakeups.remove(request.id);
@@ -367,81 +401,7 @@ impl Backend for MemoryBackend {
 
     fn request_records(&self) -> Option<usize> {
         let state = self.space.lock();
-        Some(state.locks.len() + state.broken.len())
-    }
-}
-
-#[async_trait]
-impl Convert for MemoryBackend {
-    async fn convert(&self, request: &Request, conversion: &Conversion) -> Result<ConversionOutcome> {
-        let outcome = self.space.convert(request, conversion);
-        self.space.changed();
-        Ok(outcome)
-    }
-}
-
-#[async_trait]
-impl RaiseToken for MemoryBackend {
-    async fn raise(&self, _: &Request, to: FencingToken) -> Result<FencingToken> {
-        let last = &mut self.space.lock().token;
-        let before = *last;
-        *last = before.max(to.get());
-        // Each token was drawn from this counter, so it is valid.
-        Ok(FencingToken::new(before).unwrap_or(to))
-    }
-}
-
-#[async_trait]
-impl Inspect for MemoryBackend {
-    async fn inspect(&self, name: &LockName) -> Result<LockStatus> {
-        Ok(self.space.on(name, |entries, _, now| Space::status(name.clone(), entries, now)))
-    }
-
-    async fn list(&self, prefix: &str) -> Result<Vec<LockStatus>> {
-        let (state, now) = (self.space.lock(), self.space.clock.now());
-        let mut locks: Vec<LockStatus> = state
-            .locks
-            .live(now)
-            .filter(|(name, _)| name.as_str().starts_with(prefix))
-            .map(|(name, entries)| Space::status(name.clone(), entries, now))
-            .filter(|status| !status.is_free())
-            .collect();
-        locks.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(locks)
-    }
-
-    async fn version(&self) -> Result<Option<u64>> {
-        Ok(Some(self.space.version.load(Ordering::Relaxed)))
-    }
-
-    fn list_commands(&self, _: usize) -> usize {
-        1
-    }
-
-    fn lists_semaphores(&self) -> bool {
-        true
-    }
-
-    async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>> {
-        let broken = self.space.on(name, |entries, counters, now| {
-            if order.force {
-                let removed: Vec<Record> = entries.extract_if(.., |entry| entry.queue_entry.held).collect();
-                for entry in &removed {
-                    counters.broken.update(entry.id, now, entry.expires, || order.notice.clone());
-                    self.space.wakeups.notify(entry.id);
-                }
-                return removed.iter().map(|entry| entry.entry(now)).collect();
-            }
-            let held = entries.iter_mut().filter(|entry| entry.queue_entry.held);
-            held.map(|entry| {
-                entry.broken.get_or_insert_with(|| order.notice.clone());
-                entry.entry(now)
-            })
-            .collect()
-        });
-        self.space.alerts.check(name);
-        self.space.changed();
-        Ok(broken)
+        Some(state.locks.len() + state.broken.len() + state.refused.len())
     }
 }
 

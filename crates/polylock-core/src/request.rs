@@ -1,6 +1,6 @@
 //! The requests of core to a store, and their outcomes: grants, queue positions, keep-alives, releases.
 
-use std::{fmt, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use crate::{FencingToken, Label, LockName, LostReason, Mode, Moment, OwnerId, random};
 
@@ -56,8 +56,13 @@ pub struct Request {
     pub ttl: Duration,
     /// True if the request waits in the queue. Otherwise a claim that can't be granted at once leaves nothing in the store.
     pub queues: bool,
-    /// True if the hold may outlive the process that claims it: then it ends with its lease even in a store that
-    /// [frees](crate::Capabilities::frees_dead_holders) the locks of processes that have ended. A keep-alive changes it, too.
+    /// True if another process may know the id: by a [handle](crate::HoldHandle), or as another server of a lock service. Then
+    ///
+    /// * the hold ends with its lease, even in a store that [frees](crate::Capabilities::frees_dead_holders) the locks of processes that have
+    ///   ended; a keep-alive with this value changes that, too;
+    /// * a release leaves a record in the store that refuses late copies of claims: the process that releases the lock does not know
+    ///   which copies the others have sent;
+    /// * a release expires with its caller's patience, because another process may have renewed the hold since.
     pub outlives_process: bool,
     /// True if [`QueuePosition::ahead`] is used. Otherwise a store need not count, if counting costs more with each waiter.
     pub wants_position: bool,
@@ -90,6 +95,14 @@ impl Request {
     /// Returns the same request with a fresh id: another attempt.
     pub(crate) fn with_new_id(&self) -> Self {
         Self { id: RequestId::random(), ..self.clone() }
+    }
+
+    /// Returns the same request, with an id that another process may know.
+    pub(crate) fn known_elsewhere(self: &Arc<Self>) -> Arc<Self> {
+        if self.outlives_process {
+            return self.clone();
+        }
+        Arc::new(Self { outlives_process: true, ..Self::clone(self) })
     }
 
     /// Returns the time that a queue entry lasts without a claim or a keep-alive: the waiter's own short lease.
@@ -184,14 +197,34 @@ pub enum Wake {
     Granted(Grant),
 }
 
+/// The parts of a hold that a conversion changes, as the store has them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HoldTerms {
+    /// The fencing token.
+    pub token: FencingToken,
+    /// The mode; of a hold that waits for an upgrade, the mode before it.
+    pub mode: Mode,
+}
+
+impl HoldTerms {
+    /// Creates the terms of a hold.
+    #[must_use]
+    pub const fn new(token: FencingToken, mode: Mode) -> Self {
+        Self { token, mode }
+    }
+}
+
 /// The outcome of a keep-alive for one request. A fault that concerns all requests is an error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KeepAlive {
-    /// The request holds the lock, for this long from the moment the keep-alive was sent. If the request waits in core's view, the
-    /// notification of the grant was missed, and core claims again.
+    /// The request holds the lock. If it waits in core's view, the notification of the grant was missed, and core claims again.
     Held {
-        /// The lease.
+        /// The time for which the store keeps the lock, counted from the moment the keep-alive was sent: at least [`Request::ttl`], and
+        /// longer if another process has extended the hold.
         lease: Duration,
+        /// The terms of the hold; `None` if no other process can change them, because the store has no conversions, or because its
+        /// holds end with their session.
+        terms: Option<HoldTerms>,
     },
     /// The request is in the queue, and its entry was extended.
     Queued,

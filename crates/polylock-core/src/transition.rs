@@ -74,6 +74,7 @@ mod backend;
 mod capabilities;
 mod inspect;
 mod order;
+mod park;
 mod same_store;
 mod tokens;
 
@@ -83,7 +84,7 @@ use std::sync::Arc;
 use crate::RaiseToken;
 use crate::{Error, HoldAlerts, Result, Store};
 
-use self::{backend::Both, capabilities::weaker, inspect::InspectBoth, tokens::Tokens};
+use self::{backend::Both, capabilities::weaker, inspect::InspectBoth, park::ParkBoth, tokens::Tokens};
 
 pub use self::{capabilities::NAME, same_store::ensure_distinct};
 
@@ -107,8 +108,9 @@ pub fn both(old: Store, new: Store) -> Result<Store> {
         }
         _ => None,
     };
+    let park = ParkBoth::of(&old, &new);
     let mut store = Store::new(Arc::new(Both::new(old, new, tokens, capabilities)));
-    (store.inspect, store.alerts) = (inspect, alerts);
+    (store.inspect, store.alerts, store.park) = (inspect, alerts, park);
     Ok(store)
 }
 

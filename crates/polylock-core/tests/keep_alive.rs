@@ -178,7 +178,7 @@ impl Backend for Slow {
 
     async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>> {
         if SystemClock.now() >= self.notified_at {
-            return Ok(vec![KeepAlive::Held { lease: TTL }; requests.len()]);
+            return Ok(vec![KeepAlive::Held { lease: TTL, terms: None }; requests.len()]);
         }
         *self.queued_at.lock().unwrap() = SystemClock.now();
         Ok(vec![KeepAlive::Queued; requests.len()])

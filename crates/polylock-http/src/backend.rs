@@ -4,8 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use polylock_core::{
-    Backend, Capabilities, ClaimOutcome, Fault, KeepAlive, Operation, PerRuntime, Release, Request, Result,
-    Unavailable, Wake,
+    Backend, Capabilities, ClaimOutcome, Fault, KeepAlive, LostReason, Operation, PerRuntime, Release,
+    Request, Result, Unavailable, Wake,
 };
 use polylock_protocol::{
     InvalidBody, KeepAliveBody, KeepAliveReply, ReleaseReply, RequestBody, WakeReply, paths,
@@ -80,12 +80,19 @@ impl Backend for HttpBackend {
     }
 
     async fn release(&self, request: &Request) -> Result<Release> {
-        let body = RequestBody::from(request);
-        let reply: Result<ReleaseReply> =
-            self.servers.send(Operation::Release, paths::RELEASE, &body, self.limit(request.ttl)).await;
+        let (body, limit) = (RequestBody::from(request), self.limit(request.ttl));
+        let expires = request.outlives_process;
+        let reply: Result<(ReleaseReply, bool)> =
+            self.servers.send_counted(Operation::Release, paths::RELEASE, &body, limit, expires).await;
         // After the release: a claim that is carried out now has nothing to wait for.
         self.servers.release_unanswered(request);
-        (&reply?).try_into().map_err(|error| invalid(Operation::Release, error))
+        let (reply, is_repeated) = reply?;
+        let outcome = (&reply).try_into().map_err(|error| invalid(Operation::Release, error))?;
+        Ok(match outcome {
+            // An earlier attempt, on another server, may have removed the entry.
+            Release::Lost(LostReason::Gone) if is_repeated => Release::Released,
+            outcome => outcome,
+        })
     }
 
     fn request_records(&self) -> Option<usize> {

@@ -46,6 +46,7 @@ async fn open(config: Config) -> Result<Store> {
     store.inspect = description.inspects.then(|| backend.clone() as _);
     store.raise = description.raises.then(|| backend.clone() as _);
     store.records = description.keeps_records.then(|| backend.clone() as _);
-    store.convert = description.converts.then_some(backend as _);
+    store.convert = description.converts.then(|| backend.clone() as _);
+    store.park = description.parks.then_some(backend as _);
     Ok(store)
 }

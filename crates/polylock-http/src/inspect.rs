@@ -22,11 +22,9 @@ impl Inspect for HttpBackend {
         locks.map_err(|error| invalid(Operation::Inspect, error))
     }
 
-    /// Sends the order to one server: a copy that is carried out later would break the hold of another request.
     async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>> {
         let (body, limit) = (BreakBody::new(name, order), self.servers.operation_timeout);
-        let holders: Vec<EntryBody> =
-            self.servers.send_once(Operation::Break, paths::BREAK, &body, limit).await?;
+        let holders: Vec<EntryBody> = self.servers.send(Operation::Break, paths::BREAK, &body, limit).await?;
         let holders = holders.iter().map(TryInto::try_into).collect::<Result<_, _>>();
         holders.map_err(|error| invalid(Operation::Break, error))
     }

@@ -1,14 +1,15 @@
-//! The optional interfaces of the store: conversions, raised tokens, and records of jobs.
+//! The optional interfaces of the store: conversions, holds that end later, raised tokens, and records of jobs.
 
 use std::time::Duration;
 
 use async_trait::async_trait;
 use polylock_core::{
-    Conversion, ConversionOutcome, Convert, FencingToken, KeepRecord, LockName, Operation, RaiseToken,
-    Record, Request, Result, StoredRecord,
+    Conversion, ConversionOutcome, Convert, FencingToken, KeepRecord, LockName, Operation, Park, RaiseToken,
+    Record, Release, Request, Result, StoredRecord,
 };
 use polylock_protocol::{
-    ConvertBody, ConvertReply, NameBody, RaiseBody, RaiseReply, RecordReply, WriteRecordBody, paths,
+    ConvertBody, ConvertReply, NameBody, ParkBody, RaiseBody, RaiseReply, RecordReply, ReleaseReply,
+    WriteRecordBody, paths,
 };
 
 use crate::backend::{HttpBackend, invalid};
@@ -19,6 +20,16 @@ impl Convert for HttpBackend {
         let (body, limit) = (ConvertBody::new(request, conversion), self.limit(request.ttl));
         let reply: ConvertReply = self.servers.send(Operation::Convert, paths::CONVERT, &body, limit).await?;
         (&reply).try_into().map_err(|error| invalid(Operation::Convert, error))
+    }
+}
+
+#[async_trait]
+impl Park for HttpBackend {
+    async fn park(&self, request: &Request, token: FencingToken, left: Duration) -> Result<Release> {
+        let (body, limit) = (ParkBody::new(request, token, left), self.limit(request.ttl));
+        let (reply, _): (ReleaseReply, bool) =
+            self.servers.send_counted(Operation::Renew, paths::PARK, &body, limit, true).await?;
+        (&reply).try_into().map_err(|error| invalid(Operation::Renew, error))
     }
 }
 

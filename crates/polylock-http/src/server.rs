@@ -7,7 +7,7 @@ use std::{
 
 use http::header::AUTHORIZATION;
 use polylock_core::{Clock, SystemClock, server_clock::ServerClock, sync::lock};
-use polylock_protocol::{CLOCK, Problem, ServerTime, StoreBody, paths};
+use polylock_protocol::{CLOCK, EXPIRES, Problem, ServerTime, StoreBody, paths};
 use reqwest::{RequestBuilder, Response};
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -48,10 +48,24 @@ impl Server {
         body: &B,
         limit: Duration,
     ) -> Result<T, Failure> {
+        self.post_by(path, body, limit, None).await
+    }
+
+    /// Sends `body` to `path`; the server does not carry it out after `expires`.
+    pub(crate) async fn post_by<B: Serialize + Sync, T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &B,
+        limit: Duration,
+        expires: Option<ServerTime>,
+    ) -> Result<T, Failure> {
         let body = serde_json::to_vec(body).map_err(|error| Failure::Invalid(error.to_string()))?;
         let sending = self.connection.send();
         let request = sending.client.post(format!("{}{path}", self.base)).timeout(limit);
-        let request = request.header(http::header::CONTENT_TYPE, "application/json").body(body);
+        let mut request = request.header(http::header::CONTENT_TYPE, "application/json").body(body);
+        if let Some(expires) = expires {
+            request = request.header(EXPIRES, expires.to_string());
+        }
         let bytes = self.complete(&sending, request).await?;
         serde_json::from_slice(&bytes).map_err(|error| {
             Failure::Invalid(format!("the reply of {path} is not one of this version of polylock: {error}"))

@@ -13,7 +13,7 @@ use polylock_core::{
     Clock, ConfigError, Error, Moment, Operation, Request, Result, SystemClock, io, requests::RequestTable,
     sync::lock,
 };
-use polylock_protocol::{ClaimBody, ClaimReply, RequestBody, StoreBody, paths};
+use polylock_protocol::{ClaimBody, ClaimReply, RequestBody, ServerTime, StoreBody, paths};
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{NAME, config::Config, connection::Connection, error::Failure, server::Server, tls};
@@ -135,11 +135,33 @@ impl Servers {
         body: &B,
         limit: Duration,
     ) -> Result<T> {
+        self.send_counted(operation, path, body, limit, false).await.map(|(reply, _)| reply)
+    }
+
+    /// Sends `body` as [`send`](Self::send) does. If it `expires`, no server carries it out after this has returned. The second value is true if
+    /// an earlier attempt may have been carried out.
+    pub(crate) async fn send_counted<B: Serialize + Sync, T: DeserializeOwned>(
+        &self,
+        operation: Operation,
+        path: &str,
+        body: &B,
+        limit: Duration,
+        expires: bool,
+    ) -> Result<(T, bool)> {
         let mut attempts = self.attempts(operation, limit);
+        let mut is_repeated = false;
         while let Some((at, share)) = attempts.next() {
-            match self.all[at].post(path, body, share).await {
-                Ok(reply) => return Ok(attempts.succeeded(reply)),
-                Err(failure) => attempts.failed(failure)?,
+            let reply = if expires {
+                self.post_in_time(at, path, body, share).await
+            } else {
+                self.all[at].post(path, body, share).await
+            };
+            match reply {
+                Ok(reply) => return Ok((attempts.succeeded(reply), is_repeated)),
+                Err(failure) => {
+                    is_repeated |= failure.is_unanswered();
+                    attempts.failed(failure)?;
+                }
             }
         }
         Err(attempts.exhausted())
@@ -187,14 +209,7 @@ impl Servers {
     async fn claim_on(&self, at: usize, request: &Request, limit: Duration) -> Result<ClaimReply, Failure> {
         let server = &self.all[at];
         for _ in 0..LATE {
-            if server.store(limit).await? != self.store {
-                return Err(Failure::Invalid(
-                    "the store behind it is not that of the other servers".to_owned(),
-                ));
-            }
-            let Some(expires) = server.expiry(limit) else {
-                return Err(Failure::Invalid("its replies have no clock".to_owned()));
-            };
+            let expires = self.expiry(server, limit).await?;
             let claim = ClaimBody { request: request.into(), expires };
             // Before the request is sent: this future may be dropped.
             let until = SystemClock.now() + limit;
@@ -209,6 +224,33 @@ impl Servers {
             }
         }
         Err(Failure::Unanswered("the server finds every claim too late: its clock jumps".to_owned()))
+    }
+
+    /// Returns the time by the clock of `server` at which an operation expires that is sent now and abandoned after `limit`.
+    async fn expiry(&self, server: &Server, limit: Duration) -> Result<ServerTime, Failure> {
+        if !server.store(limit).await?.may_be(&self.store) {
+            return Err(Failure::Invalid("the store behind it is not that of the other servers".to_owned()));
+        }
+        server.expiry(limit).ok_or_else(|| Failure::Invalid("its replies have no clock".to_owned()))
+    }
+
+    /// Sends `body` to one server, again if that finds it too late: its clock may have been set.
+    async fn post_in_time<B: Serialize + Sync, T: DeserializeOwned>(
+        &self,
+        at: usize,
+        path: &str,
+        body: &B,
+        limit: Duration,
+    ) -> Result<T, Failure> {
+        let server = &self.all[at];
+        for _ in 0..LATE {
+            let expires = self.expiry(server, limit).await?;
+            match server.post_by(path, body, limit, Some(expires)).await {
+                Err(Failure::Refused(problem)) if problem.word() == polylock_protocol::LATE => {}
+                reply => return reply,
+            }
+        }
+        Err(Failure::Unanswered("the server finds every message too late: its clock jumps".to_owned()))
     }
 
     fn note_unanswered(&self, request: &Request, new: Unanswered) {

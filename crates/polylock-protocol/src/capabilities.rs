@@ -26,6 +26,17 @@ pub struct StoreBody {
     pub keeps_records: bool,
     /// True if the mode of a hold can be changed.
     pub converts: bool,
+    /// True if a hold can be ended at a later time.
+    #[serde(default)]
+    pub parks: bool,
+}
+
+impl StoreBody {
+    /// Returns true if this may be the store of `other`, behind a server that may be of another version.
+    #[must_use]
+    pub fn may_be(&self, other: &Self) -> bool {
+        *self == Self { parks: self.parks, ..other.clone() }
+    }
 }
 
 /// The [`Capabilities`] of a store behind a server.

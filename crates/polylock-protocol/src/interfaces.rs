@@ -106,6 +106,38 @@ impl TryFrom<&ConvertReply> for ConversionOutcome {
     }
 }
 
+/// The end of a hold at a later time.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ParkBody {
+    /// The request that holds the lock.
+    pub request: RequestBody,
+    token: u64,
+    left_us: u64,
+}
+
+impl ParkBody {
+    /// Creates the body for the hold of `request` with this token, which ends in `left`.
+    #[must_use]
+    pub fn new(request: &Request, token: FencingToken, left: Duration) -> Self {
+        Self { request: request.into(), token: token.get(), left_us: micros(left) }
+    }
+
+    /// Returns the token of the hold.
+    ///
+    /// # Errors
+    /// [`InvalidBody`] if it is none.
+    pub fn token(&self) -> Result<FencingToken, InvalidBody> {
+        token_of(self.token)
+    }
+
+    /// Returns the time until the end of the hold.
+    #[must_use]
+    pub const fn left(&self) -> Duration {
+        Duration::from_micros(self.left_us)
+    }
+}
+
 /// A raise of tokens.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -180,6 +212,9 @@ pub struct ListBody {
 pub struct BreakBody {
     name: String,
     notice: BreakNoticeBody,
+    /// The tokens of the holds; `None` in a body of an earlier version, which names the lock alone.
+    #[serde(default)]
+    tokens: Option<Vec<Option<u64>>>,
     force: bool,
 }
 
@@ -187,15 +222,27 @@ impl BreakBody {
     /// Creates the body of a break of `name`.
     #[must_use]
     pub fn new(name: &LockName, order: &BreakOrder) -> Self {
-        Self { name: name.as_str().to_owned(), notice: (&order.notice).into(), force: order.force }
+        let tokens = order.targets.iter().map(|token| token.map(FencingToken::get)).collect();
+        Self {
+            name: name.as_str().to_owned(),
+            notice: (&order.notice).into(),
+            tokens: Some(tokens),
+            force: order.force,
+        }
     }
 
     /// Returns the name of the lock, and the order.
     ///
     /// # Errors
-    /// [`InvalidBody`] for an invalid value.
+    /// [`InvalidBody`] for an invalid value, and without the tokens of the holds, which clients of earlier versions do not send.
     pub fn order(&self) -> Result<(LockName, BreakOrder), InvalidBody> {
-        let mut order = BreakOrder::new((&self.notice).into());
+        let Some(tokens) = &self.tokens else {
+            let problem = "missing: a break names the holds that it is for; update the client";
+            return Err(InvalidBody::new("tokens", problem));
+        };
+        let tokens = tokens.iter().map(|token| token.map(token_of).transpose());
+        let targets = tokens.collect::<Result<Vec<_>, _>>()?;
+        let mut order = BreakOrder::new((&self.notice).into(), targets);
         order.force = self.force;
         Ok((name_of(&self.name)?, order))
     }

@@ -12,6 +12,7 @@
 //! | [`KEEP_ALIVE`](paths::KEEP_ALIVE) | [`KeepAliveBody`] | [`KeepAliveReply`] |
 //! | [`RELEASE`](paths::RELEASE) | [`RequestBody`] | [`ReleaseReply`] |
 //! | [`CONVERT`](paths::CONVERT) | [`ConvertBody`] | [`ConvertReply`] |
+//! | [`PARK`](paths::PARK) | [`ParkBody`] | [`ReleaseReply`] |
 //! | [`RAISE`](paths::RAISE) | [`RaiseBody`] | [`RaiseReply`] |
 //! | [`INSPECT`](paths::INSPECT) | [`NameBody`] | [`StatusBody`] |
 //! | [`LIST`](paths::LIST) | [`ListBody`] | a list of [`StatusBody`] |
@@ -21,7 +22,8 @@
 //! | `GET` [`ALERTS`](paths::ALERTS) | | a line of JSON for each name of a lock that was broken, without an end |
 //!
 //! The reply to a failed operation is a [`Problem`] (RFC 9457). Times are relative, in whole microseconds, with one exception: a claim
-//! expires by the clock of the server, which every reply contains ([`CLOCK`]), so that a claim that is executed late grants nothing.
+//! expires by the clock of the server, which every reply contains ([`CLOCK`]), so that a claim that is executed late grants nothing. So do the
+//! operations that end a hold which other processes may know ([`EXPIRES`]).
 
 mod capabilities;
 mod clock;
@@ -36,12 +38,12 @@ pub use self::{
     capabilities::{CapabilitiesBody, StoreBody},
     clock::{InvalidServerTime, ServerTime},
     interfaces::{
-        BreakBody, ConvertBody, ConvertReply, ListBody, NameBody, RaiseBody, RaiseReply, RecordBody,
-        RecordReply, WriteRecordBody,
+        BreakBody, ConvertBody, ConvertReply, ListBody, NameBody, ParkBody, RaiseBody, RaiseReply,
+        RecordBody, RecordReply, WriteRecordBody,
     },
     operations::{
         ClaimBody, ClaimReply, GrantBody, KeepAliveBody, KeepAliveOutcome, KeepAliveReply, LostBody,
-        PositionBody, ReleaseReply, RequestBody, WakeReply,
+        PositionBody, ReleaseReply, RequestBody, TermsBody, WakeReply,
     },
     problem::{InvalidBody, Problem},
     status::{BreakNoticeBody, EntryBody, PastGrantBody, StatusBody},
@@ -49,6 +51,13 @@ pub use self::{
 
 /// The header of each reply with a [`ServerTime`]: the clock of the server.
 pub const CLOCK: &str = "polylock-clock";
+
+/// The header of a release or a park with a [`ServerTime`]: after that time by its clock, the server does not carry it out, and replies with the
+/// problem [`LATE`]. The client repeats the operation, unless it has given it up.
+pub const EXPIRES: &str = "polylock-expires";
+
+/// The word of the problem of an operation that arrives too late.
+pub const LATE: &str = "late";
 
 /// The media type of a [`Problem`].
 pub const PROBLEM: &str = "application/problem+json";

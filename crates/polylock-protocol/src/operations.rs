@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use polylock_core::{
-    BreakNotice, ClaimOutcome, Grant, KeepAlive, LostReason, QueuePosition, Release, Request, Wake,
+    BreakNotice, ClaimOutcome, Grant, HoldTerms, KeepAlive, LostReason, QueuePosition, Release, Request, Wake,
 };
 use serde::{Deserialize, Serialize};
 
@@ -200,6 +200,27 @@ pub struct KeepAliveReply {
     pub outcomes: Vec<KeepAliveOutcome>,
 }
 
+/// The [`HoldTerms`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TermsBody {
+    token: u64,
+    mode: String,
+}
+
+impl From<HoldTerms> for TermsBody {
+    fn from(terms: HoldTerms) -> Self {
+        Self { token: terms.token.get(), mode: terms.mode.code().to_owned() }
+    }
+}
+
+impl TryFrom<&TermsBody> for HoldTerms {
+    type Error = InvalidBody;
+
+    fn try_from(body: &TermsBody) -> Result<Self, InvalidBody> {
+        Ok(Self::new(token_of(body.token)?, mode_of(&body.mode)?))
+    }
+}
+
 /// A [`KeepAlive`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "kebab-case")]
@@ -208,6 +229,9 @@ pub enum KeepAliveOutcome {
     Held {
         /// The lease, counted from the time at which the client has sent the keep-alive.
         lease_us: u64,
+        /// The terms of the hold, if another process can change them.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        terms: Option<TermsBody>,
     },
     /// The request waits.
     Queued,
@@ -220,7 +244,9 @@ pub enum KeepAliveOutcome {
 impl From<&KeepAlive> for KeepAliveOutcome {
     fn from(outcome: &KeepAlive) -> Self {
         match outcome {
-            KeepAlive::Held { lease } => Self::Held { lease_us: micros(*lease) },
+            KeepAlive::Held { lease, terms } => {
+                Self::Held { lease_us: micros(*lease), terms: terms.map(Into::into) }
+            }
             KeepAlive::Queued => Self::Queued,
             KeepAlive::Lost(reason) => Self::Lost(reason.into()),
             KeepAlive::Unknown => Self::Unknown,
@@ -233,7 +259,10 @@ impl TryFrom<&KeepAliveOutcome> for KeepAlive {
 
     fn try_from(outcome: &KeepAliveOutcome) -> Result<Self, InvalidBody> {
         Ok(match outcome {
-            KeepAliveOutcome::Held { lease_us } => Self::Held { lease: Duration::from_micros(*lease_us) },
+            KeepAliveOutcome::Held { lease_us, terms } => Self::Held {
+                lease: Duration::from_micros(*lease_us),
+                terms: terms.as_ref().map(TryInto::try_into).transpose()?,
+            },
             KeepAliveOutcome::Queued => Self::Queued,
             KeepAliveOutcome::Lost(lost) => Self::Lost(lost.try_into()?),
             KeepAliveOutcome::Unknown => Self::Unknown,

@@ -12,6 +12,8 @@ pub const KEEP_ALIVE: &str = "/v1/store/keep-alive";
 pub const RELEASE: &str = "/v1/store/release";
 /// [`Convert::convert`](polylock_core::Convert::convert).
 pub const CONVERT: &str = "/v1/store/convert";
+/// [`Park::park`](polylock_core::Park::park).
+pub const PARK: &str = "/v1/store/park";
 /// [`RaiseToken::raise`](polylock_core::RaiseToken::raise).
 pub const RAISE: &str = "/v1/store/raise";
 /// [`Inspect::inspect`](polylock_core::Inspect::inspect).

@@ -95,8 +95,12 @@ pub(crate) async fn put(
     Body(hold): Body<Hold>,
 ) -> Result<Response, Refused> {
     let mut request = request(&service, &caller, &id, (&hold.name, hold.slot), hold.mode.as_deref())?;
-    if let Some(ttl) = time_of("ttl", hold.ttl.as_deref())? {
-        request.ttl = ttl;
+    let only_renews = headers.get(header::IF_MATCH).is_some_and(|value| value == "*");
+    match time_of("ttl", hold.ttl.as_deref())? {
+        Some(ttl) => request.ttl = ttl,
+        // A hold keeps its TTL, as far as this server knows it. In any case no renewal shortens a lease.
+        None if only_renews => request.ttl = service.ttls.of(request.id).unwrap_or(request.ttl),
+        None => {}
     }
     let capabilities = service.store.backend.capabilities();
     if !capabilities.ttl.contains(&request.ttl) {
@@ -113,7 +117,7 @@ pub(crate) async fn put(
     }
     request.label = hold.label.as_deref().map(label_of).transpose()?;
     let wait = wait(&headers)?;
-    let only_renews = headers.get(header::IF_MATCH).is_some_and(|value| value == "*");
+    service.ttls.record(request.id, request.ttl);
     // Dropped with this future, when the client disconnects.
     let (_waits, gone) = oneshot::channel::<()>();
     let outcome = service.run(|service, backend| async move {
@@ -158,7 +162,7 @@ async fn renew(backend: &dyn Backend, request: &Arc<Request>) -> Result<Outcome>
     let sent = SystemClock.now();
     let renewed = backend.keep_alive(std::slice::from_ref(request)).await?;
     Ok(match renewed.into_iter().next() {
-        Some(KeepAlive::Held { lease }) => Outcome::Renewed(deadline::of(sent, lease)),
+        Some(KeepAlive::Held { lease, .. }) => Outcome::Renewed(deadline::of(sent, lease)),
         Some(KeepAlive::Lost(reason)) => Outcome::Lost(reason),
         // The server of a stream may renew it at the same time.
         _ => {
@@ -196,7 +200,7 @@ async fn claim(
                 let sent = SystemClock.now();
                 let renewed = backend.keep_alive(&[Arc::new(request.clone())]).await?;
                 return Ok(match renewed.into_iter().next() {
-                    Some(KeepAlive::Held { lease }) => {
+                    Some(KeepAlive::Held { lease, .. }) => {
                         Outcome::Held { token: grant.token.get(), until: deadline::of(sent, lease) }
                     }
                     Some(KeepAlive::Lost(reason)) => Outcome::Lost(reason),

@@ -29,6 +29,7 @@ mod tls;
 #[cfg(not(feature = "tls"))]
 #[path = "without/tls.rs"]
 mod tls;
+mod ttls;
 mod turns;
 mod waiters;
 mod watches;

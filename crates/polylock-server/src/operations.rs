@@ -8,15 +8,16 @@ use std::{
     time::Duration,
 };
 
-use axum::{Json, extract::State};
+use axum::{Json, extract::State, http::HeaderMap};
 use polylock_core::{
-    ClaimOutcome, Clock, Convert, Error, Inspect, KeepRecord, LockStatus, Operation, RaiseToken, Request,
-    SystemClock, Wake,
+    ClaimOutcome, Clock, Convert, Error, Inspect, KeepRecord, LockStatus, Operation, Park, RaiseToken,
+    Request, SystemClock, Wake,
 };
 use polylock_protocol::{
-    BreakBody, ClaimBody, ClaimReply, ConvertBody, ConvertReply, EntryBody, KeepAliveBody, KeepAliveReply,
-    ListBody, NameBody, RaiseBody, RaiseReply, RecordReply, ReleaseReply, RequestBody, StatusBody, StoreBody,
-    WakeReply, WriteRecordBody,
+    BreakBody, ClaimBody, ClaimReply, ConvertBody, ConvertReply, EXPIRES, EntryBody, InvalidBody,
+    InvalidServerTime, KeepAliveBody, KeepAliveReply, LATE, ListBody, NameBody, ParkBody, Problem, RaiseBody,
+    RaiseReply, RecordReply, ReleaseReply, RequestBody, ServerTime, StatusBody, StoreBody, WakeReply,
+    WriteRecordBody,
 };
 use tokio::sync::oneshot;
 
@@ -118,13 +119,42 @@ pub(crate) async fn keep_alive(
     Ok(Json(KeepAliveReply { outcomes: outcomes.await?.iter().map(Into::into).collect() }))
 }
 
+/// Refuses an operation that its client has given up.
+fn ensure_in_time(service: &Inner, headers: &HeaderMap) -> Result<(), Refused> {
+    let Some(value) = headers.get(EXPIRES) else { return Ok(()) };
+    let invalid = |problem: &str| InvalidBody::new(EXPIRES, problem);
+    let text = value.to_str().map_err(|_| invalid("not a text"))?;
+    let expires: ServerTime = text.parse().map_err(|error: InvalidServerTime| invalid(&error.to_string()))?;
+    if expires.has_passed(service.clock.now()) {
+        let detail = "it has arrived after its expiry, and was not carried out";
+        return Err(Refused(Problem::new(LATE, "the operation is too late", 409, detail)));
+    }
+    Ok(())
+}
+
+pub(crate) async fn park(
+    State(service): Of,
+    caller: Caller,
+    headers: HeaderMap,
+    Body(body): Body<ParkBody>,
+) -> Reply<ReleaseReply> {
+    let (request, token, left) = (Request::try_from(&body.request)?, body.token()?, body.left());
+    ensure_holds(&caller, &request)?;
+    ensure_in_time(&service, &headers)?;
+    let park = of(&service, service.store.park.as_ref(), "the end of a hold at a later time")?;
+    let outcome = service.run(|_, _| async move { Park::park(&*park, &request, token, left).await });
+    Ok(Json((&outcome.await?).into()))
+}
+
 pub(crate) async fn release(
     State(service): Of,
     caller: Caller,
+    headers: HeaderMap,
     Body(body): Body<RequestBody>,
 ) -> Reply<ReleaseReply> {
     let request = Request::try_from(&body)?;
     ensure_holds(&caller, &request)?;
+    ensure_in_time(&service, &headers)?;
     let release = service.release(request).await?;
     Ok(Json((&release).into()))
 }

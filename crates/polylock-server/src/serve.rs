@@ -52,6 +52,7 @@ pub(crate) fn routes(service: &Service) -> Router {
         .route(paths::KEEP_ALIVE, post(operations::keep_alive))
         .route(paths::RELEASE, post(operations::release))
         .route(paths::CONVERT, post(operations::convert))
+        .route(paths::PARK, post(operations::park))
         .route(paths::RAISE, post(operations::raise))
         .route(paths::INSPECT, post(operations::inspect))
         .route(paths::LIST, post(operations::list))

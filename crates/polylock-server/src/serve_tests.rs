@@ -82,9 +82,10 @@ fn operations() -> Vec<(Method, String, Option<Value>)> {
             paths::CONVERT,
             json!({ "request": request, "from": 1, "held": "EX", "to": "PR", "waits": false }),
         ),
+        post(paths::PARK, json!({ "request": request, "token": 7, "left_us": 1 })),
         post(paths::RAISE, json!({ "request": request, "to": 7 })),
         post(paths::INSPECT, json!({ "name": "b/1" })),
-        post(paths::BREAK, json!({ "name": "b/1", "notice": notice, "force": false })),
+        post(paths::BREAK, json!({ "name": "b/1", "notice": notice, "tokens": [7], "force": false })),
         post(paths::READ_RECORD, json!({ "name": "b/1" })),
         post(
             paths::WRITE_RECORD,
@@ -308,6 +309,37 @@ async fn the_end_of_a_stream_is_no_release() {
     let lost = renew(granted["id"].as_str().unwrap(), json!({ "name": "n" })).await;
     assert_eq!((lost.status(), &json_of(lost).await["reason"]), (StatusCode::GONE, &json!("broken")));
     assert_eq!(acquire(json!({ "wait": "0s" })).await.status(), StatusCode::CONFLICT);
+}
+
+/// A client that does not name the TTL of its hold relies on the one that it has acquired it with.
+#[tokio::test]
+async fn a_renewal_without_a_ttl_never_shortens_the_lease() {
+    let routes = open();
+    let put = async |id: &str, only_renews: bool, body: Value| {
+        let mut put = request(Method::PUT, &format!("/v1/holds/{id}"), None, Some(&body));
+        if only_renews {
+            put.headers_mut().insert(header::IF_MATCH, "*".parse().unwrap());
+        }
+        let reply = send(&routes, put).await;
+        assert_eq!(reply.status(), StatusCode::OK, "{body}");
+    };
+    let left = async |name: &str| {
+        let status = send(&routes, request(Method::GET, &format!("/v1/locks/{name}"), None, None)).await;
+        json_of(status).await["holders"][0]["expires_in_ms"].as_u64().unwrap()
+    };
+    let body = json!({ "ttl": "10m", "confirm": true });
+    let streams = send(&routes, request(Method::POST, "/v1/locks/stream", None, Some(&body))).await;
+    let mut stream = streams.into_body().into_data_stream();
+    let granted = event_of(&mut stream).await;
+    put(granted["id"].as_str().unwrap(), true, json!({ "name": "stream" })).await;
+    assert!(left("stream").await > 590_000);
+    let id = format!("{:032x}", 7);
+    put(&id, false, json!({ "name": "hold", "ttl": "2m" })).await;
+    for (ttl, least) in [(None, 119_000), (Some("10s"), 118_000), (Some("10m"), 599_000), (None, 599_000)] {
+        put(&id, true, json!({ "name": "hold", "ttl": ttl })).await;
+        assert!(left("hold").await > least, "{ttl:?}");
+    }
+    drop(stream);
 }
 
 #[tokio::test]

@@ -17,7 +17,7 @@ use tokio::sync::{Semaphore, broadcast, watch};
 
 use crate::{
     access::Access, clock::ServerClock, confirmations::Confirmations, readiness::Readiness, tls::Tls,
-    turns::Turns, waiters::Waiters, watches::Watches,
+    ttls::Ttls, turns::Turns, waiters::Waiters, watches::Watches,
 };
 
 /// The number of names of broken locks that a slow reader may be behind.
@@ -43,6 +43,7 @@ pub(crate) struct Inner {
     pub(crate) turns: Turns,
     pub(crate) waiters: Waiters,
     pub(crate) confirmations: Arc<Confirmations>,
+    pub(crate) ttls: Ttls,
     pub(crate) alerts: broadcast::Sender<LockName>,
     pub(crate) readiness: Readiness,
     /// The places of the readers of events.
@@ -97,6 +98,7 @@ impl Service {
             turns: Turns::default(),
             waiters: Waiters::default(),
             confirmations: Arc::default(),
+            ttls: Ttls::default(),
             alerts,
             readiness: Readiness::default(),
             readers: Arc::new(Semaphore::new(READERS)),
@@ -132,7 +134,7 @@ impl Service {
 
 impl Inner {
     pub(crate) fn description(&self) -> StoreBody {
-        let Store { backend, inspect, alerts, raise, records, convert } = &self.store;
+        let Store { backend, inspect, alerts, raise, records, convert, park } = &self.store;
         let capabilities = backend.capabilities();
         StoreBody {
             store: capabilities.backend.to_owned(),
@@ -142,6 +144,7 @@ impl Inner {
             raises: raise.is_some(),
             keeps_records: records.is_some(),
             converts: convert.is_some(),
+            parks: park.is_some(),
         }
     }
 

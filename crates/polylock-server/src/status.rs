@@ -6,6 +6,7 @@ use axum::{
     Json,
     extract::{Path, Query, State},
 };
+use polylock_protocol::values::token_of;
 use serde::Deserialize;
 
 use crate::{
@@ -29,6 +30,8 @@ pub(crate) struct Prefix {
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct BreakOptions {
     reason: Option<String>,
+    /// The holds that the caller has seen; without any, those that the lock has now.
+    fencing_tokens: Vec<u64>,
     force: bool,
 }
 
@@ -62,6 +65,9 @@ pub(crate) async fn break_lock(
     let mut order = service.locks.break_lock(&name);
     if let Some(reason) = options.reason {
         order = order.reason(reason);
+    }
+    for token in options.fencing_tokens {
+        order = order.token(token_of(token)?);
     }
     if options.force {
         order = order.force();

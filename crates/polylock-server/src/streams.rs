@@ -397,7 +397,12 @@ fn begin(service: &Inner, confirms: bool, acquired: Acquired) -> (Option<Value>,
             let until = guard.deadline();
             granted.insert("event".to_owned(), "granted".into());
             granted.insert("until".to_owned(), json!(service.clock.at(until)));
-            let handle = guard.guards().first().and_then(|guard| guard.handle().ok());
+            let handles: Vec<HoldHandle> =
+                guard.guards().iter().filter_map(|guard| guard.handle().ok()).collect();
+            for handle in &handles {
+                service.ttls.record(handle.id(), handle.ttl());
+            }
+            let handle = handles.into_iter().next();
             granted.insert("ttl_ms".to_owned(), handle.as_ref().map(|handle| ms(handle.ttl())).into());
             let expect = |handle: HoldHandle| {
                 service.confirmations.expect(handle.id(), SystemClock.now() + handle.ttl() / CONFIRMED)

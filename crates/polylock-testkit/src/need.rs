@@ -35,6 +35,8 @@ pub(crate) enum Need {
     Records,
     /// Holds that any connection can renew and release.
     Anywhere,
+    /// Holds that end at a later time.
+    Park,
 }
 
 impl Trial {
@@ -61,6 +63,7 @@ impl Trial {
                 let reason = "a hold belongs to its connection; no other connection can renew or release it";
                 lack(capabilities.hold_lifetime != HoldLifetime::Lease, reason)
             }
+            Need::Park => lack(self.bare.park.is_none(), "the store can't end a hold at a later time"),
             Need::Raise => lack(self.bare.raise.is_none(), "the tokens of the store can't be raised"),
             Need::Convert => lack(self.bare.convert.is_none(), "the store can't change the mode of a hold"),
             Need::JobRecords => lack(self.bare.records.is_none(), "the store keeps no records of jobs"),

@@ -1,49 +1,32 @@
 //! The context of a case: a target, connections to it, and common checks.
 
+mod raw;
+mod waiting;
+
 use std::{
-    future::{Future, IntoFuture, poll_fn},
+    future::{Future, poll_fn},
     pin::pin,
-    sync::{
-        Arc, LazyLock,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::Arc,
     task::Poll,
     thread,
     time::Duration,
 };
 
 use polylock_core::{
-    Backend, Capabilities, ClaimOutcome, Clock, Error, Grant, Guard, Inspect, KeepAlive, LockName,
-    LockStatus, Locks, Mode, Options, Order, Release, Request, Result, Store, SystemClock, io,
+    Backend, Capabilities, Clock, Guard, Inspect, LockStatus, Locks, Mode, Options, Order, Park, Result,
+    Store, SystemClock,
 };
 
+pub use self::waiting::set_timeout;
+use self::{raw::on_io, waiting::pause};
+pub(crate) use self::{
+    raw::{Raw, lock_name},
+    waiting::{SOON, pass, soon, timeout, until, within},
+};
 use crate::{
     ManualClock, OwnServer, Target,
     faults::{self, Recording},
 };
-
-/// The seconds of `POLYLOCK_TESTKIT_TIMEOUT`, 30 by default, in milliseconds.
-static TIMEOUT_MILLIS: LazyLock<AtomicU64> = LazyLock::new(|| {
-    let seconds = std::env::var("POLYLOCK_TESTKIT_TIMEOUT").map_or(30, |seconds| {
-        let parsed = seconds.parse::<u64>();
-        parsed.unwrap_or_else(|error| panic!("POLYLOCK_TESTKIT_TIMEOUT={seconds}: {error}"))
-    });
-    AtomicU64::new(seconds.saturating_mul(1000))
-});
-
-/// The timeout of operations that normally complete at once. It detects hangs; it does not measure performance.
-pub(crate) fn timeout() -> Duration {
-    Duration::from_millis(TIMEOUT_MILLIS.load(Ordering::Relaxed))
-}
-
-/// Sets the timeout for the whole process: for tests of the suite itself, in which cases fail on purpose.
-#[doc(hidden)]
-pub fn set_timeout(timeout: Duration) {
-    TIMEOUT_MILLIS.store(u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
-}
-
-/// The time limit of operations that must not wait for a lease to run out. A waiter's lease lasts 5 s, a holder's a minute.
-pub(crate) const SOON: Duration = Duration::from_secs(4);
 
 /// The reason why a case can't be run.
 #[derive(Debug)]
@@ -111,7 +94,7 @@ impl Trial {
     /// Returns a trial of a target on a server of its own, if there is one.
     pub(crate) async fn on_own_server(&self) -> Option<(Self, Arc<dyn OwnServer>)> {
         let own = self.target.on_own_server().await;
-        let own = own.unwrap_or_else(|error| panic!("can't start the server: {}", chain(&error)))?;
+        let own = own.unwrap_or_else(|error| panic!("can't start the server: {}", error.chain()))?;
         Some((Self::new(own.clone()).await, own))
     }
 
@@ -182,6 +165,15 @@ impl Trial {
         future: impl Future<Output = Result<T>> + Send + 'static,
     ) -> T {
         on_io(self.capabilities().backend, future).await
+    }
+
+    /// Returns true if the store carries out the messages of a request in an order that a late copy does not change. Azure Blob Storage has none.
+    pub(crate) fn orders_messages(&self) -> bool {
+        self.capabilities().backend != "az"
+    }
+
+    pub(crate) fn park(&self) -> Arc<dyn Park> {
+        self.bare.park.clone().unwrap_or_else(|| panic!("a case that parks holds must need Park"))
     }
 
     pub(crate) fn inspect(&self) -> Arc<dyn Inspect> {
@@ -262,145 +254,9 @@ pub(crate) fn watched<B: Backend>(
     (store, handle)
 }
 
-/// A store's backend. Its operations run on the store's I/O thread.
-#[derive(Clone)]
-pub(crate) struct Raw(pub(crate) Arc<dyn Backend>);
-
-impl Raw {
-    pub(crate) async fn claim(&self, request: &Request) -> ClaimOutcome {
-        let (backend, request) = (self.0.clone(), request.clone());
-        on_io(self.0.capabilities().backend, async move { backend.claim(&request).await }).await
-    }
-
-    /// Claims; the claim must be granted.
-    pub(crate) async fn hold(&self, request: &Request) -> Grant {
-        match self.claim(request).await {
-            ClaimOutcome::Granted(grant) => grant,
-            ClaimOutcome::Queued(position) => {
-                panic!("expected a grant of {}, queued at {position:?}", request.name)
-            }
-        }
-    }
-
-    /// Claims; the claim must not be granted.
-    pub(crate) async fn queue(&self, request: &Request) {
-        if let ClaimOutcome::Granted(grant) = self.claim(request).await {
-            panic!("expected {} to be queued, granted as {grant:?}", request.name);
-        }
-    }
-
-    /// Keeps one request alive.
-    pub(crate) async fn renew(&self, request: &Request) -> KeepAlive {
-        let mut outcomes = self.keep_alive(&[request]).await;
-        assert_eq!(outcomes.len(), 1, "expected one outcome for one request: {outcomes:?}");
-        outcomes.remove(0)
-    }
-
-    /// Keeps several requests alive, in batches of the store's size.
-    pub(crate) async fn keep_alive(&self, requests: &[&Request]) -> Vec<KeepAlive> {
-        let (backend, capabilities) = (self.0.clone(), self.0.capabilities());
-        let requests: Vec<Arc<Request>> =
-            requests.iter().map(|request| Arc::new((*request).clone())).collect();
-        let size = capabilities.keep_alive_batch;
-        on_io(capabilities.backend, async move {
-            let mut outcomes = Vec::new();
-            for batch in requests.chunks(size) {
-                outcomes.extend(backend.keep_alive(batch).await?);
-            }
-            Ok(outcomes)
-        })
-        .await
-    }
-
-    pub(crate) async fn release(&self, request: &Request) -> Release {
-        let (backend, request) = (self.0.clone(), request.clone());
-        on_io(self.0.capabilities().backend, async move { backend.release(&request).await }).await
-    }
-
-    /// Returns true if a claim that does not queue is granted, and releases it.
-    pub(crate) async fn try_once(&self, name: &str, mode: Mode) -> bool {
-        let mut request = Request::new(lock_name(name), mode, self.probe_ttl());
-        request.queues = false;
-        let is_granted = matches!(self.claim(&request).await, ClaimOutcome::Granted(_));
-        if is_granted {
-            self.release(&request).await;
-        }
-        is_granted
-    }
-
-    async fn assert_free(&self, name: &str, what: &str) {
-        let limit = SystemClock.now() + SOON;
-        while SystemClock.now() < limit {
-            if self.try_once(name, Mode::Exclusive).await {
-                return;
-            }
-            pause().await;
-        }
-        panic!("{what}: expected {name:?} to be free, still held after {SOON:?}");
-    }
-
-    fn probe_ttl(&self) -> Duration {
-        let range = &self.0.capabilities().ttl;
-        Duration::from_secs(60).clamp(*range.start(), *range.end())
-    }
-}
-
-/// Returns a valid name.
-pub(crate) fn lock_name(name: &str) -> LockName {
-    LockName::new(name).unwrap_or_else(|error| panic!("invalid name {name:?} in a case: {error}"))
-}
-
-/// Runs `future` on the I/O thread of the stores called `backend`; its error fails the case.
-async fn on_io<T: Send + 'static>(
-    backend: &'static str,
-    future: impl Future<Output = Result<T>> + Send + 'static,
-) -> T {
-    let reply = io::run(backend, future).await.and_then(|reply| reply);
-    reply.unwrap_or_else(|error| panic!("the store failed: {}", chain(&error)))
-}
-
-/// Returns the text of an error with its causes.
-pub(crate) fn chain(error: &Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
-}
-
-/// Awaits `future`, which must be ready within [`timeout`].
-pub(crate) async fn soon<T>(what: &str, future: impl IntoFuture<Output = T>) -> T {
-    within(timeout(), what, future).await
-}
-
-/// Awaits `future`, which must be ready within `limit`.
-pub(crate) async fn within<T>(limit: Duration, what: &str, future: impl IntoFuture<Output = T>) -> T {
-    tokio::time::timeout(limit, future).await.unwrap_or_else(|_| panic!("{what}: no result within {limit:?}"))
-}
-
-/// Polls `condition` until it holds, which must happen within [`timeout`].
-pub(crate) async fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let limit = SystemClock.now() + timeout();
-    while !condition() {
-        assert!(SystemClock.now() < limit, "{what}: not within {:?}", timeout());
-        pause().await;
-    }
-}
-
-/// Waits for `time`, in cases that depend on elapsed time.
-pub(crate) async fn pass(time: Duration) {
-    SystemClock.sleep_until(SystemClock.now() + time).await;
-}
-
-async fn pause() {
-    pass(Duration::from_millis(2)).await;
-}
-
 /// Acquires a lock, which must succeed within [`timeout`].
 pub(crate) async fn acquired(lock: polylock_core::Lock) -> Guard {
-    soon("acquire", lock.acquire()).await.unwrap_or_else(|error| panic!("acquire: {}", chain(&error)))
+    soon("acquire", lock.acquire()).await.unwrap_or_else(|error| panic!("acquire: {}", error.chain()))
 }
 
 /// Acquires a lock while `clock` runs, so that a claim is retried that has failed on a busy machine.
@@ -424,20 +280,20 @@ pub(crate) async fn while_running<T>(clock: &ManualClock, future: impl Future<Ou
 /// Releases a lock that a busy machine may lose first, because its lease is short.
 pub(crate) async fn released_or_lost(guard: Guard) {
     if let Err(error) = soon("release", guard.release()).await {
-        assert!(error.is_temporary() || error.lost().is_some(), "release: {}", chain(&error));
+        assert!(error.is_temporary() || error.lost().is_some(), "release: {}", error.chain());
     }
 }
 
 /// Releases a lock, which must succeed within [`timeout`].
 pub(crate) async fn released(guard: Guard) {
-    soon("release", guard.release()).await.unwrap_or_else(|error| panic!("release: {}", chain(&error)));
+    soon("release", guard.release()).await.unwrap_or_else(|error| panic!("release: {}", error.chain()));
 }
 
 /// Tries once, which must not fail.
 pub(crate) async fn tried(lock: polylock_core::Lock) -> Option<Guard> {
     soon("try_acquire", lock.try_acquire())
         .await
-        .unwrap_or_else(|error| panic!("try_acquire: {}", chain(&error)))
+        .unwrap_or_else(|error| panic!("try_acquire: {}", error.chain()))
 }
 
 /// Awaits a task, which must not panic.

@@ -5,6 +5,8 @@
 #![allow(missing_docs, missing_debug_implementations, unreachable_pub, reason = "not a public crate")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+#[path = "planted/bug.rs"]
+mod bug;
 #[path = "planted/bugs.rs"]
 mod bugs;
 
@@ -18,7 +20,8 @@ use std::{
     time::Duration,
 };
 
-use bugs::{Broken, Bug, State};
+use bug::Bug;
+use bugs::{Broken, State};
 use polylock_core::{Capabilities, Result, Store, memory};
 use polylock_testkit::{CASES, Failure, Missing, OwnServer, Target, TargetFactory, Verdict, check};
 
@@ -177,7 +180,7 @@ planted! {
         "events::report_renewals_with_their_slack" "idempotence::a_repeated_release_succeeds"
         "lost::a_hung_renewal" "lost::a_frozen_store" "lost::run_drops_the_work" "lost::a_suspended_machine"
         "faults::overtaking_drops" "faults::slow_drops" "faults::overtaking_cancel" "faults::slow_cancel"
-        "handles::a_hold_of_a_session_has_no_handle" "reentrancy::guards_are_counted" "reentrancy::a_weaker_mode_is_granted" "reentrancy::a_stronger_mode_is_refused"
+        "handles::a_hold_of_a_session_has_no_handle" "handles::a_slot_has_a_handle" "reentrancy::guards_are_counted" "reentrancy::a_weaker_mode_is_granted" "reentrancy::a_stronger_mode_is_refused"
         "reentrancy::two_tasks_of_one_owner_do_not_block_each_other" "lost::a_panicking_renewal"
         "lost::a_failing_renewal_is_retried_until_the_deadline" "lost::a_transient_error_is_not_a_loss"
         "lost::run_polls_nothing_after_the_deadline" "ttl::the_longest_times_do_not_overflow"
@@ -201,14 +204,13 @@ planted! {
         "idempotence::a_release_by_another_request_changes_nothing" "idempotence::a_repeated_release_succeeds"
         "lost::gone_from_the_store" "cancel::at_every_poll_of_a_timed_acquire";
     renewal_creates: RenewalCreates =>
-        "idempotence::a_renewal_never_creates_a_hold" "idempotence::a_renewal_never_revives_an_expired_hold" "breaking::waits_for_the_holder"
-        "handles::another_process_renews_and_releases_the_hold";
+        "idempotence::a_renewal_never_creates_a_hold" "idempotence::a_renewal_never_revives_an_expired_hold" "breaking::waits_for_the_holder";
     renewal_always_succeeds: RenewalAlwaysSucceeds =>
         "idempotence::a_renewal_extends_the_lease" "idempotence::a_renewal_on_another_connection_extends_the_lease"
         "idempotence::a_renewal_never_grants_to_a_waiter"
         "renew::a_short_lease_is_renewed_for_many_ttls" "renew::a_blocked_executor_does_not_starve_renewals"
         "lost::a_release_is_not_a_loss" "idempotence::a_renewal_never_creates_a_hold"
-        "recovery::after_the_store_was_emptied";
+        "handles::another_process_renews_and_releases_the_hold" "recovery::after_the_store_was_emptied";
     queues_tries: QueuesTries =>
         "wait::a_wait_of_zero_tries_once" "idempotence::a_claim_that_does_not_queue_leaves_no_entry";
     never_expires: NeverExpires =>
@@ -252,6 +254,20 @@ planted! {
     renews_broken: RenewsBroken => "breaking::ends_with_the_lease";
     never_alerts: NeverAlerts => "breaking::notifies_the_holder_at_once";
     breaks_all: BreaksAll => "breaking::of_a_free_lock_changes_nothing";
+    breaks_the_next: BreaksTheNext =>
+        "breaking::of_one_hold_never_touches_the_next" "breaking::of_one_reader_leaves_the_others"
+        "breaking::by_token_breaks_that_hold_alone";
+    renewal_shortens: RenewalShortens =>
+        "late::a_renewal_with_a_shorter_ttl_changes_nothing" "late::a_claim_after_a_longer_renewal_changes_nothing"
+        "handles::a_renewal_elsewhere_never_shortens_the_lease";
+    omits_terms: OmitsTerms =>
+        "handles::an_adoption_has_the_terms_of_the_store" "handles::a_conversion_elsewhere_ends_the_guard";
+    grants_released: GrantsReleased => "late::a_claim_after_a_release_elsewhere_takes_nothing";
+    park_does_nothing: ParkDoesNothing =>
+        "late::a_renewal_after_a_park_changes_nothing" "late::a_second_park_changes_nothing"
+        "late::a_parked_hold_lasts_beyond_its_lease" "handles::a_hold_that_was_left_is_not_adopted";
+    park_releases: ParkReleases => "late::a_parked_hold_is_released_and_broken";
+    parks_any_hold: ParksAnyHold => "late::a_park_of_another_hold_changes_nothing";
     keeps_unreleased_records: KeepsUnreleasedRecords => "leaks::no_records_of_ended_requests";
     shows_ids: ShowsIds => "secrets::do_not_appear_in_public_output";
     traces_ids: TracesIds => "secrets::do_not_appear_in_traces";

@@ -177,7 +177,7 @@ impl ZooKeeperBackend {
             Ok(None) => {
                 let lease = lease.clone().map_err(|error| failed(error.into()))?.min(request.ttl);
                 slot.keep_for(lease);
-                Ok(KeepAlive::Held { lease })
+                Ok(KeepAlive::Held { lease, terms: None })
             }
         });
         extended.collect()

@@ -28,7 +28,7 @@ enum Commit {
 }
 
 impl ZooKeeperBackend {
-    /// Breaks the current holds of the lock, and returns them. Later holds are not broken.
+    /// Breaks the current holds of the lock that are targets of `order`, and returns them.
     ///
     /// # Errors
     /// If the servers refused the break or did not answer in time: some of the holds may be broken.
@@ -37,6 +37,7 @@ impl ZooKeeperBackend {
         let session = self.session(operation).await?;
         let deadline = SystemClock.now() + INTERACTIVE_TIMEOUT;
         let mut remaining = self.holders(&session, name).await?;
+        remaining.retain(|holder| order.is_target(holder.entry.token));
         // A mark would destroy the data of a node of another program or of a newer version, which would not read the notice.
         let foreign =
             if order.force { 0 } else { remaining.extract_if(.., |holder| !holder.has_known_data).count() };

@@ -15,6 +15,8 @@ use crate::{
 
 /// The pause until a waiter claims again: waiters of other processes are not notified.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// The time for which a request is granted nothing after its release, if other processes know it: far longer than an operation takes.
+const REFUSED: Duration = Duration::from_secs(30);
 /// The attempts to change a record that others change at the same time.
 const ATTEMPTS: usize = 100;
 
@@ -51,11 +53,15 @@ impl Backend for TemplateBackend {
         }
         for _ in 0..ATTEMPTS {
             let (record, now) = self.kv.get(&request.name).await;
+            if record.ended.iter().any(|(ended, until)| *ended == request.id && *until > now) {
+                // Another process has released it, and this claim is late.
+                return Ok(ClaimOutcome::Queued(QueuePosition::new(None, POLL_INTERVAL)));
+            }
             match record.hold.filter(|(_, end)| *end > now) {
                 // A repeated claim returns its own grant.
                 Some((holder, end)) if holder == request.id => {
                     self.waiters.leave(request);
-                    return Ok(ClaimOutcome::Granted(Grant::new(token(record)?, end.since(now))));
+                    return Ok(ClaimOutcome::Granted(Grant::new(token(record.token)?, end.since(now))));
                 }
                 Some((_, end)) => {
                     return Ok(ClaimOutcome::Queued(QueuePosition::new(
@@ -66,11 +72,12 @@ impl Backend for TemplateBackend {
                 None => {}
             }
             let hold = Some((request.id, now + request.ttl));
-            let granted = Record { token: record.token + 1, hold, ..record };
+            let drawn = record.token + 1;
+            let granted = Record { token: drawn, hold, ..record };
             // A claim that arrives after its release fails here: the release has changed the version.
             if self.kv.put(&request.name, granted).await {
                 self.waiters.leave(request);
-                return Ok(ClaimOutcome::Granted(Grant::new(token(granted)?, request.ttl)));
+                return Ok(ClaimOutcome::Granted(Grant::new(token(drawn)?, request.ttl)));
             }
         }
         Err(Self::contended(Operation::Claim))
@@ -87,13 +94,17 @@ impl Backend for TemplateBackend {
             for _ in 0..ATTEMPTS {
                 let (record, now) = self.kv.get(&request.name).await;
                 // An expired hold is never revived.
-                if !record.hold.is_some_and(|(holder, end)| holder == request.id && end > now) {
+                let Some((_, end)) = record.hold.filter(|(holder, end)| *holder == request.id && *end > now)
+                else {
                     outcome = KeepAlive::Lost(LostReason::Gone);
                     break;
-                }
-                let hold = Some((request.id, now + request.ttl));
+                };
+                // A renewal that arrives late, or with a shorter TTL, never shortens the lease.
+                let end = end.max(now + request.ttl);
+                let hold = Some((request.id, end));
                 if self.kv.put(&request.name, Record { hold, ..record }).await {
-                    outcome = KeepAlive::Held { lease: request.ttl };
+                    // No conversion changes the terms of a hold.
+                    outcome = KeepAlive::Held { lease: end.since(now), terms: None };
                     break;
                 }
             }
@@ -105,13 +116,17 @@ impl Backend for TemplateBackend {
     async fn release(&self, request: &Request) -> Result<Release> {
         let was_queued = self.waiters.leave(request);
         for _ in 0..ATTEMPTS {
-            let (record, now) = self.kv.get(&request.name).await;
+            let (mut record, now) = self.kv.get(&request.name).await;
             let (is_holder, is_live) = match record.hold {
                 Some((holder, end)) => (holder == request.id, end > now),
                 None => (false, false),
             };
             // Written in any case: the new version makes the server refuse a claim that is still on its way.
             let hold = record.hold.filter(|_| !is_holder);
+            record.ended.retain(|(_, until)| *until > now);
+            if request.outlives_process {
+                record.ended.push((request.id, now + REFUSED));
+            }
             if self.kv.put(&request.name, Record { hold, ..record }).await {
                 self.waiters.wake(&request.name);
                 let had_entry = was_queued || is_holder && is_live;
@@ -127,8 +142,7 @@ impl Backend for TemplateBackend {
 }
 
 /// Returns the token of a record. It is positive once the lock was granted.
-fn token(record: Record) -> Result<FencingToken> {
+fn token(number: i64) -> Result<FencingToken> {
     let at = At { backend: NAME, operation: Operation::Claim, endpoint: "this process" };
-    FencingToken::new(record.token)
-        .ok_or_else(|| at.advise(Fault::Permanent, "the record has no valid token"))
+    FencingToken::new(number).ok_or_else(|| at.advise(Fault::Permanent, "the record has no valid token"))
 }

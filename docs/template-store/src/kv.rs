@@ -8,13 +8,15 @@ use std::{
 use polylock_core::{Clock, LockName, Moment, RequestId, SystemClock};
 
 /// The server's data of one lock. It is never deleted, because the next token depends on it.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Record {
     /// Changes with every write.
     pub(crate) version: u64,
     pub(crate) token: i64,
     /// The holder, and the end of its lease by the server's clock.
     pub(crate) hold: Option<(RequestId, Moment)>,
+    /// The requests that were released although other processes may know them, and the time until which each is granted nothing.
+    pub(crate) ended: Vec<(RequestId, Moment)>,
 }
 
 /// A connection to a namespace.
@@ -31,7 +33,7 @@ impl Kv {
 
     /// Returns the record of a lock, and the server's clock. A lock that was never used has an empty record.
     pub(crate) async fn get(&self, name: &LockName) -> (Record, Moment) {
-        (self.lock().get(name).copied().unwrap_or_default(), SystemClock.now())
+        (self.lock().get(name).cloned().unwrap_or_default(), SystemClock.now())
     }
 
     /// Replaces the record of a lock if its version is still that of `record`, and returns true if it did.

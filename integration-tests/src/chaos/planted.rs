@@ -41,14 +41,16 @@ pub enum ClientBug {
 /// A bug in a routine.
 #[derive(Debug, PartialEq, Eq)]
 pub struct RoutineBug {
-    name: &'static str,
-    meaning: &'static str,
+    /// Its name as an argument and in the record.
+    pub name: &'static str,
+    /// Its meaning, for the page.
+    pub meaning: &'static str,
     /// The scheme of the database.
-    scheme: &'static str,
+    pub scheme: &'static str,
     /// The beginning of the name of the routine, without its prefix.
-    routine: &'static str,
+    pub routine: &'static str,
     /// A part of the routine, and its replacement.
-    change: (&'static str, &'static str),
+    pub change: (&'static str, &'static str),
 }
 
 /// The bugs in routines.

@@ -241,7 +241,7 @@ impl Backend for QueueClient {
         };
         let outcome = |(request, kept): (&Arc<Request>, Kept)| match kept {
             Kept::Held if self.relies_on_notification(request) => KeepAlive::Queued,
-            Kept::Held => KeepAlive::Held { lease: self.lease(sent, request.ttl) },
+            Kept::Held => KeepAlive::Held { lease: self.lease(sent, request.ttl), terms: None },
             Kept::Queued => KeepAlive::Queued,
             Kept::Gone => KeepAlive::Lost(LostReason::Gone),
         };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use polylock::{Clock, Entry, Label, LockName, Locks, OwnerId, SystemClock};
+use polylock::{Clock, Entry, FencingToken, Label, LockName, LockStatus, Locks, OwnerId, SystemClock};
 
 use super::{is_confirmed, open, require_terminal};
 use crate::{
@@ -22,11 +22,25 @@ pub(crate) async fn break_lock(global: &Global, args: &Break, output: &Output) -
         Label::new(reason).map_err(|error| Failure::new(USAGE, format!("--reason: {}", error.problem)))?;
     }
     let (locks, _) = open(global, output).await?;
-    if !args.yes && !is_break_confirmed(&locks, &name, args.force, output).await? {
-        return Ok(0);
+    let mut tokens: Vec<_> = args.tokens.iter().filter_map(|token| FencingToken::new(*token)).collect();
+    if !args.yes {
+        require_terminal()?;
+        let mut status = locks.inspect(&name).await?;
+        if !tokens.is_empty() {
+            status.holders.retain(|holder| holder.token.is_some_and(|token| tokens.contains(&token)));
+        }
+        if status.holders.is_empty() {
+            output.note(nothing_broken(&name, &tokens));
+            return Ok(0);
+        }
+        if !is_break_confirmed(&status, args.force, output)? {
+            return Ok(0);
+        }
+        // Nobody who comes after the question is broken.
+        tokens.extend(status.holders.iter().filter_map(|holder| holder.token));
     }
     let by = operator();
-    let mut broken = locks.break_lock(&name).by(&by);
+    let mut broken = tokens.iter().fold(locks.break_lock(&name).by(&by), |order, token| order.token(*token));
     if let Some(reason) = &args.reason {
         broken = broken.reason(reason);
     }
@@ -52,7 +66,7 @@ pub(crate) async fn break_lock(global: &Global, args: &Break, output: &Output) -
             .collect::<String>(),
     )?;
     if broken.is_empty() {
-        output.note(format!("lock {name} is not held"));
+        output.note(nothing_broken(&name, &tokens));
     }
     match args.wait {
         Some(limit) => wait(&locks, &name, &broken, limit, output).await,
@@ -87,6 +101,15 @@ async fn wait(
     }
 }
 
+/// Returns the text about a break of the holds with these tokens, or of any, that has found none.
+pub(crate) fn nothing_broken(name: &LockName, tokens: &[FencingToken]) -> String {
+    match tokens {
+        [] => format!("lock {name} is not held"),
+        [token] => format!("lock {name}: nothing is broken, because the hold with token {token} has ended"),
+        _ => format!("lock {name}: nothing is broken, because these holds have ended"),
+    }
+}
+
 /// Returns the text about the effect of a break on the hold `entry`.
 pub(crate) fn break_text(name: &LockName, entry: &Entry, force: bool, by: &OwnerId) -> String {
     if force { forced_text(name, entry) } else { requested_text(name, entry, by) }
@@ -116,23 +139,13 @@ fn forced_text(name: &LockName, entry: &Entry) -> String {
 }
 
 /// Shows the holders of the lock, and requests a confirmation.
-async fn is_break_confirmed(
-    locks: &Locks,
-    name: &LockName,
-    force: bool,
-    output: &Output,
-) -> Result<bool, Failure> {
-    require_terminal()?;
-    let status = locks.inspect(name).await?;
-    if status.holders.is_empty() {
-        return Ok(true);
-    }
+fn is_break_confirmed(status: &LockStatus, force: bool, output: &Output) -> Result<bool, Failure> {
     let consequence = if force {
         "The holder may continue to work beside the next one until its next renewal. Break the lock by force?"
     } else {
         "The holder is requested to stop, and keeps the lock until it has stopped. Break the lock?"
     };
-    is_confirmed(&format!("{}{consequence}", lock_text(&status)), output)
+    is_confirmed(&format!("{}{consequence}", lock_text(status)), output)
 }
 
 /// Returns `user@host:pid`, with the user from the environment.
@@ -143,7 +156,7 @@ pub(crate) fn operator() -> OwnerId {
 
 #[cfg(test)]
 mod tests {
-    use polylock::{BreakNotice, FencingToken, Mode};
+    use polylock::{BreakNotice, Mode};
 
     use super::*;
 

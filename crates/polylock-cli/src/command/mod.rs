@@ -17,7 +17,7 @@ use polylock::Locks;
 pub(crate) use admit::admit;
 pub(crate) use break_lock::break_lock;
 #[cfg(feature = "top")]
-pub(crate) use break_lock::{break_text, operator};
+pub(crate) use break_lock::{break_text, nothing_broken, operator};
 pub(crate) use describe::{completions, man, schema};
 pub(crate) use handles::{acquire, keeper, release, renew};
 pub(crate) use inspect::{list, status};

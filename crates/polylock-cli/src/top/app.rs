@@ -2,7 +2,7 @@
 
 use std::{cmp::Reverse, time::Duration};
 
-use polylock::{Label, LockName, LockStatus, Moment, Renewals, WatchState};
+use polylock::{FencingToken, Label, LockName, LockStatus, Moment, Renewals, WatchState};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 /// The rows that a page key moves by.
@@ -76,6 +76,8 @@ impl Row {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct BreakOrder {
     pub(super) name: LockName,
+    /// The holds that were shown when the order began.
+    pub(super) tokens: Vec<FencingToken>,
     pub(super) reason: String,
     pub(super) force: bool,
 }
@@ -213,7 +215,9 @@ impl App {
                 // The order keeps its lock, whatever is selected until it is confirmed.
                 self.select(rows, index);
                 let name = row.status.name.clone();
-                self.prompt = Prompt::Reason(BreakOrder { name, reason: String::new(), force: false });
+                let tokens = row.status.holders.iter().filter_map(|holder| holder.token).collect();
+                let order = BreakOrder { name, tokens, reason: String::new(), force: false };
+                self.prompt = Prompt::Reason(order);
             }
             Some(row) => self.message = Some(format!("lock {} is not held", row.status.name)),
             None => {}
@@ -316,8 +320,12 @@ mod tests {
             assert_eq!(press(&mut app, &rows, cancelled), Action::None, "{cancelled:?}");
             assert_eq!(app.message.as_deref(), Some("not broken"));
         }
-        let order =
-            |force| BreakOrder { name: LockName::new("nightly").unwrap(), reason: "y!".into(), force };
+        let order = |force| BreakOrder {
+            name: LockName::new("nightly").unwrap(),
+            tokens: vec![FencingToken::new(3).unwrap(); 2],
+            reason: "y!".into(),
+            force,
+        };
         assert_eq!(press(&mut app, &rows, "by!\n"), Action::None);
         // Other locks came meanwhile.
         assert_eq!(press(&mut app, &[], "y"), Action::Break(order(false)));

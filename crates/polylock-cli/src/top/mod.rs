@@ -21,7 +21,7 @@ use tokio::{sync::mpsc, task::JoinHandle};
 use self::app::{Action, App, BreakOrder};
 use crate::{
     args::Global,
-    command::{break_text, open, operator},
+    command::{break_text, nothing_broken, open, operator},
     exit::{Failure, INTERNAL, USAGE},
     output::{Output, capture_warnings},
     signals::{self, Signals},
@@ -95,6 +95,9 @@ async fn display(
 async fn break_lock(locks: Locks, order: BreakOrder) -> String {
     let by = operator();
     let mut breaking = locks.break_lock(&order.name).by(&by);
+    for token in &order.tokens {
+        breaking = breaking.token(*token);
+    }
     if !order.reason.is_empty() {
         breaking = breaking.reason(&order.reason);
     }
@@ -102,7 +105,7 @@ async fn break_lock(locks: Locks, order: BreakOrder) -> String {
         breaking = breaking.force();
     }
     match breaking.await {
-        Ok(broken) if broken.is_empty() => format!("lock {} is not held", order.name),
+        Ok(broken) if broken.is_empty() => nothing_broken(&order.name, &order.tokens),
         Ok(broken) => {
             let texts = broken.iter().map(|entry| break_text(&order.name, entry, order.force, &by));
             texts.collect::<String>().trim_end().replace('\n', " ")

@@ -38,13 +38,18 @@ fn a_hold_outlives_its_command() {
 
     let renewed = workspace.call(&format!("renew --for 10s {handle}"));
     assert!(renewed.status.success() && stdout(&renewed).is_empty(), "{}", stderr(&renewed));
-    assert!(workspace.status("gpu")["holders"][0]["expires_in_ms"].as_u64().unwrap() <= 10_000);
+    let left = || workspace.status("gpu")["holders"][0]["expires_in_ms"].as_u64().unwrap();
+    assert!(left() > 7_100_000, "a renewal never shortens: {}", left());
+    let renewed = workspace.call(&format!("renew -v --for 8h {handle}"));
+    assert!(stderr(&renewed).contains("is held for another 8h"), "{}", stderr(&renewed));
+    // The handle has two hours.
+    let renewed = workspace.call(&format!("renew {handle}"));
+    assert!(renewed.status.success() && left() > 28_000_000, "{} {}", left(), stderr(&renewed));
     let renewed = workspace.call(&format!("renew --output json {handle}"));
     let json: serde_json::Value = serde_json::from_str(&stdout(&renewed)).unwrap();
-    assert_eq!(
-        (&json["name"], &json["mode"], &json["handle"]),
-        (&"gpu".into(), &"EX".into(), &handle.into())
-    );
+    assert_eq!((&json["name"], &json["mode"]), (&"gpu".into(), &"EX".into()));
+    // The new handle has the lease that is left of eight hours.
+    assert_ne!(json["handle"].as_str(), Some(handle.as_str()));
     assert_eq!(json["fencing_token"], workspace.status("gpu")["holders"][0]["fencing_token"]);
     assert!(json["expires_at_ms"].is_u64());
 

@@ -8,33 +8,36 @@ use super::{
     shared_hold::{SharedHold, StoreHandle},
 };
 use crate::{
-    Error, FencingToken, Grant, HoldHandle, HoldLifetime, KeepAlive, LostReason, Mode, Operation, Request,
-    Result, io,
+    Error, Grant, HoldHandle, HoldLifetime, HoldTerms, KeepAlive, LostReason, Operation, Request, Result, io,
 };
 
 impl SharedHold {
+    /// Returns the handle of the hold, which other processes may know from now on.
     pub(crate) fn hold_handle(&self) -> Result<HoldHandle> {
         check_lifetime(self.handle())?;
         let hold = self.hold();
+        // In this order: a hold that is lost before is released, and one that is lost from now on may have been renewed elsewhere.
+        hold.share();
+        hold.check_held()?;
         Ok(HoldHandle::new(&hold.request, hold.mode(), hold.token()))
     }
 
     /// Renews the hold a last time, and ends it in this process without a release.
     pub(crate) async fn into_handle(mut self) -> Result<HoldHandle> {
         let handle = self.hold_handle()?;
-        self.hold().check_held()?;
-        let end = self.handle().context.now() + self.hold().request.ttl;
-        self.park(end).await?;
-        Ok(handle)
+        let lease = self.renew_last().await?;
+        // Less by the time that the store took for its reply would be too short for the next adoption.
+        let ttl = handle.ttl().max(lease);
+        Ok(handle.with_ttl(ttl))
     }
 }
 
-/// Renews the hold of `request`, which belongs to no process, and returns it as a hold of this process.
+/// Renews the hold of `request`, which other processes may know, and returns it as a hold of this process. `terms` are those of its handle; the
+/// store has others if the hold was converted since.
 pub(crate) async fn adopt(
     handle: Arc<StoreHandle>,
     request: Request,
-    mode: Mode,
-    token: FencingToken,
+    terms: HoldTerms,
 ) -> Result<Arc<SharedHold>> {
     check_lifetime(&handle)?;
     let adopting = handle.context.lifecycle.begin()?;
@@ -43,20 +46,22 @@ pub(crate) async fn adopt(
         let (context, request) = (context.clone(), request.clone());
         async move {
             let sent = context.now();
-            let (until, end) = (sent + context.options.outage.max(FIRST_REPLY), sent + request.ttl);
-            (sent, context.renew_until(&request, until, end).await)
+            let until = sent + context.options.outage.max(FIRST_REPLY);
+            (sent, context.renew_until(&request, until).await)
         }
     };
     let failed = |cause| io::failed(context.backend(), Operation::Renew, cause);
     let (sent, outcome) = handle.foreground.begin(Operation::Renew, renewed)?.await.map_err(failed)?;
-    let lease = match outcome? {
-        KeepAlive::Held { lease } => lease,
+    let (lease, present) = match outcome? {
+        KeepAlive::Held { lease, terms } => (lease, terms),
         KeepAlive::Lost(reason) => return Err(Error::Lost { name: request.name.clone(), reason }),
         KeepAlive::Queued | KeepAlive::Unknown => {
             return Err(Error::Lost { name: request.name.clone(), reason: LostReason::Gone });
         }
     };
-    let (grant, limits) = (Grant::new(token, lease), HoldLimits::default());
+    let HoldTerms { token, mode } = present.unwrap_or(terms);
+    // The guard renews by its own TTL, even if another process has given the hold a longer lease.
+    let (grant, limits) = (Grant::new(token, lease.min(request.ttl)), HoldLimits::default());
     let adopted = SharedHold::begin(handle, request, None, grant, sent, limits);
     adopted.hold().set_mode(mode);
     adopted.hold().receive();

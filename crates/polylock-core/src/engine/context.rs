@@ -20,8 +20,8 @@ use super::{
     pending::Pending,
 };
 use crate::{
-    Clock, Error, Fault, HoldLifetime, KeepAlive, Label, LockName, Moment, Operation, Options, OwnerId,
-    Release, Request, Result, Store, Unavailable,
+    Clock, Error, Fault, FencingToken, HoldLifetime, KeepAlive, Label, LockName, LostReason, Moment,
+    Operation, Options, OwnerId, Release, Request, Result, Store, Unavailable,
     backend::Backend,
     deadlock::Look,
     io::{self, Io, Started},
@@ -214,26 +214,50 @@ impl StoreContext {
         }
     }
 
-    /// Renews the hold of `request`, which may outlive this process, with a lease that ends at `end`, and retries until the store has
-    /// replied or until `until`, when the current lease has expired.
+    /// Renews the hold of `request`, and retries until the store has replied or until `until`.
     pub(crate) async fn renew_until(
         self: &Arc<Self>,
         request: &Arc<Request>,
         until: Moment,
-        end: Moment,
     ) -> Result<KeepAlive> {
-        let shortest = *self.store.backend.capabilities().ttl.start();
         let renewed = self.retry_until(until, Operation::Renew, request, |store| {
-            let (context, ttl) = (self.clone(), end.since(self.now()).max(shortest));
-            let last = [Arc::new(Request { ttl, outlives_process: true, ..Request::clone(request) })];
+            let (context, requests) = (self.clone(), [request.clone()]);
             async move {
-                match context.complete(1, store.keep_alive(&last).await?)?.remove(0) {
+                match context.complete(1, store.keep_alive(&requests).await?)?.remove(0) {
                     KeepAlive::Unknown => Err(context.reply_timed_out(Operation::Renew)),
                     outcome => Ok(outcome),
                 }
             }
         });
         renewed.await
+    }
+
+    /// Makes the hold of `request` with this token end at `end`, and retries until the store has replied or until `until`.
+    ///
+    /// A hold that is gone after `end` counts as parked if an attempt had no reply: it has ended as that attempt has asked for.
+    pub(crate) async fn park_until(
+        self: &Arc<Self>,
+        request: &Arc<Request>,
+        token: FencingToken,
+        until: Moment,
+        end: Moment,
+    ) -> Result<Release> {
+        let backend = self.backend();
+        let Some(store) = self.store.park.clone() else {
+            return Err(Error::Unsupported { backend, capability: "the end of a hold at a later time" });
+        };
+        let shortest = *self.store.backend.capabilities().ttl.start();
+        let mut attempts = 0;
+        let parked = self.retry_until(until, Operation::Renew, request, |_| {
+            attempts += 1;
+            let (store, request) = (store.clone(), request.clone());
+            let left = end.since(self.now()).max(shortest);
+            async move { store.park(&request, token, left).await }
+        });
+        match parked.await? {
+            Release::Lost(LostReason::Gone) if attempts > 1 && self.now() >= end => Ok(Release::Released),
+            outcome => Ok(outcome),
+        }
     }
 
     /// Starts an operation that ends the hold or the queue entry of `request`, and retries it until the store has replied or until
@@ -287,9 +311,9 @@ impl StoreContext {
     pub(crate) fn parking_times(&self) -> (Duration, Duration) {
         let can = self.store.backend.capabilities();
         match can.hold_lifetime {
-            HoldLifetime::Lease => (*can.ttl.start(), *can.ttl.end()),
+            HoldLifetime::Lease if self.store.park.is_some() => (*can.ttl.start(), *can.ttl.end()),
             // Such a hold would end with this process.
-            HoldLifetime::Session => (Duration::MAX, Duration::ZERO),
+            HoldLifetime::Lease | HoldLifetime::Session => (Duration::MAX, Duration::ZERO),
         }
     }
 

@@ -2,7 +2,10 @@
 
 use std::{
     future::Future,
-    sync::{Arc, Mutex, OnceLock},
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -17,8 +20,8 @@ use super::{
     phase::{Phase, PhaseCell},
 };
 use crate::{
-    Error, FencingToken, Grant, KeepAlive, LockName, LostReason, Mode, Moment, Operation, Release, Request,
-    Result, io, metrics::Measured, observer, sync::lock,
+    Error, FencingToken, Grant, HoldTerms, KeepAlive, LockName, LostReason, Mode, Moment, Operation, Release,
+    Request, Result, io, metrics::Measured, observer, sync::lock,
 };
 
 /// One hold, shared by its guards and the keeper.
@@ -26,7 +29,9 @@ use crate::{
 pub(crate) struct Hold {
     pub(crate) context: Arc<StoreContext>,
     pub(crate) request: Arc<Request>,
-    terms: Mutex<Terms>,
+    terms: Mutex<HoldTerms>,
+    /// True if another process may know the request: it may then renew, convert or release the hold.
+    known_elsewhere: AtomicBool,
     /// Locked by a conversion, so that there is one at a time.
     pub(super) conversion: Arc<tokio::sync::Mutex<()>>,
     /// Shared with the futures that wait for changes, so that they do not keep the hold.
@@ -34,13 +39,6 @@ pub(crate) struct Hold {
     times: HoldTimes,
     events: EventSender,
     span: OnceLock<HoldSpan>,
-}
-
-/// The part of a hold that a conversion changes.
-#[derive(Debug, Clone, Copy)]
-struct Terms {
-    mode: Mode,
-    token: FencingToken,
 }
 
 /// The longest pause before an operation of a holder is repeated, before the jitter.
@@ -72,7 +70,8 @@ impl Hold {
         let deadline = times.deadline(sent, grant.lease);
         Self {
             context,
-            terms: Mutex::new(Terms { mode: request.mode, token: grant.token }),
+            terms: Mutex::new(HoldTerms::new(grant.token, request.mode)),
+            known_elsewhere: AtomicBool::new(request.outlives_process),
             conversion: Arc::default(),
             request,
             phase: Arc::new(PhaseCell::new(Phase::Held { deadline, received: false })),
@@ -208,6 +207,29 @@ impl Hold {
         lock(&self.terms).token
     }
 
+    /// Records that another process may know the request from now on.
+    pub(crate) fn share(&self) {
+        self.known_elsewhere.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns true if another process may know the request.
+    pub(super) fn is_known_elsewhere(&self) -> bool {
+        self.known_elsewhere.load(Ordering::Relaxed)
+    }
+
+    /// Returns the request for the operation that ends the hold.
+    pub(super) fn last_request(&self) -> Arc<Request> {
+        if self.is_known_elsewhere() { self.request.known_elsewhere() } else { self.request.clone() }
+    }
+
+    /// Returns true if these terms, which the store had at some time since the hold began, show that another process has converted it.
+    ///
+    /// Tokens grow with each conversion, so a smaller one is that of an earlier time. A greater one may be from a conversion of this process
+    /// that has no reply yet.
+    pub(super) fn is_superseded_by(&self, terms: HoldTerms) -> bool {
+        self.is_known_elsewhere() && terms.token > self.token() && self.conversion.try_lock().is_ok()
+    }
+
     /// Sets the mode in which the lock counts as held before the store confirms it.
     pub(super) fn set_mode(&self, mode: Mode) {
         lock(&self.terms).mode = mode;
@@ -215,7 +237,7 @@ impl Hold {
 
     /// Records a conversion that was carried out.
     pub(super) fn converted(&self, mode: Mode, token: FencingToken) {
-        *lock(&self.terms) = Terms { mode, token };
+        *lock(&self.terms) = HoldTerms::new(token, mode);
         tracing::debug!(
             parent: self.span_id(), lock.name = %self.request.name, lock.mode = %mode, lock.fencing_token = %token,
             "converted"
@@ -297,7 +319,7 @@ impl Hold {
         attempts: u32,
         under_way: WorkGuard,
     ) -> Result<()> {
-        let reply = self.context.release_until(&self.request, until, attempts).await;
+        let reply = self.context.release_until(&self.last_request(), until, attempts).await;
         self.released(reply, via, under_way)
     }
 
@@ -330,26 +352,42 @@ impl Hold {
         reply
     }
 
-    /// Sets the lease of a hold that its holder has ended so that it expires at `end`, and retries until `until`.
+    /// Makes the store end a hold, which its holder has ended, at `end`, and retries until `until`.
     pub(crate) async fn park(
         self: Arc<Self>,
         until: Moment,
         end: Moment,
         under_way: WorkGuard,
     ) -> Result<()> {
-        let outcome = self.context.renew_until(&self.request, until, end).await;
+        let outcome = self.context.park_until(&self.last_request(), self.token(), until, end).await;
+        self.left(outcome, under_way).await
+    }
+
+    /// Renews a hold, which its holder has ended, a last time, and retries until `until`. Returns the lease.
+    pub(crate) async fn renew_last(self: Arc<Self>, until: Moment, under_way: WorkGuard) -> Result<Duration> {
+        let mut lease = Duration::ZERO;
+        let outcome =
+            self.context.renew_until(&self.last_request(), until).await.map(|outcome| match outcome {
+                KeepAlive::Held { lease: kept, .. } => {
+                    lease = kept;
+                    Release::Released
+                }
+                KeepAlive::Lost(reason) => Release::Lost(reason),
+                KeepAlive::Queued | KeepAlive::Unknown => Release::Lost(LostReason::Gone),
+            });
+        self.left(outcome, under_way).await.map(|()| lease)
+    }
+
+    /// Records the outcome of the last operation on a hold that is left to expire, and returns it for the holder.
+    async fn left(self: Arc<Self>, outcome: Result<Release>, under_way: WorkGuard) -> Result<()> {
         let label = match &outcome {
-            Ok(KeepAlive::Held { .. }) => "expired",
-            Ok(_) => "lost",
+            Ok(Release::Released) => "expired",
+            Ok(Release::Lost(_)) => "lost",
             Err(_) => "error",
         };
         self.context.record(&self.request.name, Measured::Release { outcome: label, via: "expiry" });
         tracing::debug!(parent: self.span_id(), lock.name = %self.request.name, outcome = label, "left to expire");
-        let lost = match outcome? {
-            KeepAlive::Held { .. } => return Ok(()),
-            KeepAlive::Lost(reason) => reason,
-            KeepAlive::Queued | KeepAlive::Unknown => LostReason::Gone,
-        };
+        let Release::Lost(lost) = outcome? else { return Ok(()) };
         self.report_loss(&lost);
         if let LostReason::Broken(_) = lost {
             // The store excludes other requests until this release.
@@ -361,7 +399,7 @@ impl Hold {
     /// Releases a hold that was lost and is still kept, in the background: the store excludes other requests until then. Has no effect on
     /// any other hold.
     pub(crate) async fn release_lost(self: Arc<Self>, under_way: WorkGuard) {
-        self.context.release_until(&self.request, self.context.now() + self.request.ttl, 0).await.ok();
+        self.context.release_until(&self.last_request(), self.context.now() + self.request.ttl, 0).await.ok();
         drop(under_way);
     }
 

@@ -272,7 +272,7 @@ fn after_loss(context: &Arc<StoreContext>, kept: Kept) {
         // The guard releases it when the holder has stopped.
         return;
     }
-    if is_lost && hold.request.outlives_process {
+    if is_lost && hold.is_known_elsewhere() {
         // It may have been renewed elsewhere: by the client of this server, or with its handle.
         return;
     }

@@ -142,14 +142,19 @@ impl SharedHold {
             Ok(until) => until,
             Err(ended) => return ended.into_result(self.hold.name()),
         };
-        if let (true, Some(end)) = (self.handle.context.store.backend.capabilities().frees_dead_holders, end)
-        {
-            // Otherwise the lock would be free as soon as this process has ended.
-            let parking = self.hold.clone().park(until, end, under_way).map(drop);
-            self.hold.context.spawn(Operation::Renew, parking).ok();
-        } else {
-            self.hold.left_to_expire();
-        }
+        let (hold, frees) = (&self.hold, self.handle.context.store.backend.capabilities().frees_dead_holders);
+        let keeping = match end.filter(|_| frees) {
+            None => {
+                hold.left_to_expire();
+                return Ok(());
+            }
+            // Otherwise the lock would be free as soon as this process has ended. Another process may have a longer lease: a renewal keeps it.
+            Some(_) if hold.is_known_elsewhere() => {
+                hold.clone().renew_last(until, under_way).map(drop).boxed()
+            }
+            Some(end) => hold.clone().park(until, end, under_way).map(drop).boxed(),
+        };
+        hold.context.spawn(Operation::Renew, keeping).ok();
         Ok(())
     }
 
@@ -210,7 +215,7 @@ impl SharedHold {
     }
 
     /// Ends the hold in this process, and sets its lease to end at `end`.
-    pub(super) async fn park(&mut self, end: Moment) -> Result<()> {
+    async fn park(&mut self, end: Moment) -> Result<()> {
         let hold = self.hold.clone();
         let under_way = self.handle.context.pending.begin();
         let until = match self.leave() {
@@ -221,6 +226,22 @@ impl SharedHold {
         let parking =
             self.handle.foreground.begin(Operation::Renew, hold.clone().park(until, end, under_way))?;
         parking.await.unwrap_or_else(|cause| Err(io::failed(hold.context.backend(), Operation::Renew, cause)))
+    }
+
+    /// Ends the hold in this process after a last renewal. Returns the lease.
+    pub(super) async fn renew_last(&mut self) -> Result<Duration> {
+        let hold = self.hold.clone();
+        let under_way = self.handle.context.pending.begin();
+        let until = match self.leave() {
+            Ok(until) => until,
+            Err(ended) => return Err(ended.into_lost(hold.name())),
+        };
+        self.released = true;
+        let renewing =
+            self.handle.foreground.begin(Operation::Renew, hold.clone().renew_last(until, under_way))?;
+        renewing
+            .await
+            .unwrap_or_else(|cause| Err(io::failed(hold.context.backend(), Operation::Renew, cause)))
     }
 
     /// Waits until `at` while the lock is renewed.
@@ -260,7 +281,7 @@ impl Releasing {
     async fn release_on_caller(self, foreground: &Arc<Foreground>, store: Arc<dyn Backend>) -> Result<()> {
         let (hold, context) = (self.hold.clone(), self.hold.context.clone());
         let release = {
-            let request = hold.request.clone();
+            let request = hold.last_request();
             async move { store.release(&request).await }
         };
         let release = context.measured(Operation::Release, Some(hold.name()), release);

@@ -159,14 +159,8 @@ impl Backend for Both {
         let new = self.new.release(request).await;
         let old = self.old.release(request).await;
         let outcome = match (old, new) {
-            // An error that a repetition may end comes first.
-            (Err(old), Err(new)) => return Err(if old.is_temporary() { old } else { new }),
-            (Err(error), _) | (_, Err(error)) => return Err(error),
-            (Ok(Release::Lost(old)), Ok(Release::Lost(new))) => Release::Lost(reason(old, new)),
-            (Ok(Release::Lost(reason)), Ok(Release::Released)) => Release::Lost(reason),
             (Ok(Release::Released), Ok(Release::Lost(_))) if waits_in_old => Release::Released,
-            (Ok(Release::Released), Ok(Release::Lost(reason))) => Release::Lost(reason),
-            (Ok(Release::Released), Ok(Release::Released)) => Release::Released,
+            (old, new) => together_released(old, new)?,
         };
         self.records().remove(&request.id);
         self.order.forget(request);
@@ -205,6 +199,19 @@ impl Both {
     }
 }
 
+/// Returns the outcome of a release in the old store and in the new one: a hold that either store did not have was lost.
+pub(super) fn together_released(old: Result<Release>, new: Result<Release>) -> Result<Release> {
+    match (old, new) {
+        // An error that a repetition may end comes first.
+        (Err(old), Err(new)) => Err(if old.is_temporary() { old } else { new }),
+        (Err(error), _) | (_, Err(error)) => Err(error),
+        (Ok(Release::Lost(old)), Ok(Release::Lost(new))) => Ok(Release::Lost(reason(old, new))),
+        (Ok(Release::Lost(reason)), Ok(Release::Released))
+        | (Ok(Release::Released), Ok(Release::Lost(reason))) => Ok(Release::Lost(reason)),
+        (Ok(Release::Released), Ok(Release::Released)) => Ok(Release::Released),
+    }
+}
+
 /// Returns the outcome of a keep-alive in the old store and in the new one; `None` for a request that has only waited in the old one.
 ///
 /// A request is held if both stores hold the lock for it, and lost if either does not. A waiter claims again after any outcome but
@@ -217,8 +224,9 @@ fn together(old: KeepAlive, new: Option<KeepAlive>) -> KeepAlive {
         (_, Some(KeepAlive::Lost(reason))) => KeepAlive::Lost(reason),
         (KeepAlive::Unknown, _) | (_, Some(KeepAlive::Unknown)) => KeepAlive::Unknown,
         (KeepAlive::Held { .. }, Some(KeepAlive::Queued)) => KeepAlive::Queued,
-        (KeepAlive::Held { lease: old }, Some(KeepAlive::Held { lease: new })) => {
-            KeepAlive::Held { lease: old.min(new) }
+        // No conversion changes the terms: the transitional store has none.
+        (KeepAlive::Held { lease: old, .. }, Some(KeepAlive::Held { lease: new, .. })) => {
+            KeepAlive::Held { lease: old.min(new), terms: None }
         }
         (KeepAlive::Held { .. }, None) => KeepAlive::Lost(LostReason::Gone),
     }

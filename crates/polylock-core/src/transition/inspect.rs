@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use async_trait::async_trait;
 
-use crate::{BreakOrder, Entry, Inspect, LockName, LockStatus, Result};
+use crate::{BreakOrder, Entry, FencingToken, Inspect, LockName, LockStatus, Result};
 
 #[derive(Debug)]
 pub(super) struct InspectBoth {
@@ -42,26 +42,51 @@ impl Inspect for InspectBoth {
     }
 
     async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>> {
+        let (old, new) = tokio::join!(self.old.inspect(name), self.new.inspect(name));
+        let (in_old, in_new) = targets(order, old?, new?);
+        let breaking = async |store: &Arc<dyn Inspect>, targets: Vec<_>| match targets.is_empty() {
+            true => Ok(Vec::new()),
+            false => store.break_lock(name, &BreakOrder { targets, ..order.clone() }).await,
+        };
         // A break in one store alone ends a hold in both: its holder releases the other one. Neither failure hides the other break.
-        let (old, new) = tokio::join!(self.old.break_lock(name, order), self.new.break_lock(name, order));
+        let (old, new) = tokio::join!(breaking(&self.old, in_old), breaking(&self.new, in_new));
         let status = |holders| LockStatus::new(name.clone(), holders, vec![]);
         Ok(merged(status(old?), status(new?)).holders)
     }
 }
 
+/// The targets of a break in one store.
+type Targets = Vec<Option<FencingToken>>;
+
+/// Returns the tokens that the targets of `order` have in the old store, and in the new one.
+fn targets(order: &BreakOrder, old: LockStatus, new: LockStatus) -> (Targets, Targets) {
+    let mut old = old.holders;
+    let (mut in_old, mut in_new) = (Vec::new(), Vec::new());
+    for entry in new.holders {
+        let same = take_same(&mut old, &entry);
+        if order.is_target(entry.token.max(same.as_ref().and_then(|same| same.token))) {
+            in_new.push(entry.token);
+            in_old.extend(same.map(|same| same.token));
+        }
+    }
+    in_old.extend(old.into_iter().map(|entry| entry.token).filter(|token| order.is_target(*token)));
+    (in_old, in_new)
+}
+
+/// Removes the entry of the same request from the holders of the old store, and returns it.
+fn take_same(old: &mut Vec<Entry>, entry: &Entry) -> Option<Entry> {
+    let is_same =
+        |other: &Entry| (&other.owner, other.mode, &other.label) == (&entry.owner, entry.mode, &entry.label);
+    let at = old.iter().position(is_same)?;
+    Some(old.remove(at))
+}
+
 /// Returns the status of a lock with these two states. A request that holds the lock in the old store and waits in the new one is a waiter,
 /// ahead of those that wait in the old store.
 fn merged(mut old: LockStatus, new: LockStatus) -> LockStatus {
-    let mut take_from_old = |entry: &Entry| {
-        let is_same = |other: &Entry| {
-            (&other.owner, other.mode, &other.label) == (&entry.owner, entry.mode, &entry.label)
-        };
-        let at = old.holders.iter().position(is_same)?;
-        Some(old.holders.remove(at))
-    };
     let mut holders: Vec<Entry> = Vec::new();
     for mut entry in new.holders {
-        if let Some(same) = take_from_old(&entry) {
+        if let Some(same) = take_same(&mut old.holders, &entry) {
             entry.token = entry.token.max(same.token);
             entry.expires_in = entry.expires_in.min(same.expires_in);
             entry.broken = entry.broken.or(same.broken);
@@ -70,7 +95,7 @@ fn merged(mut old: LockStatus, new: LockStatus) -> LockStatus {
     }
     let mut waiters: Vec<Entry> = Vec::new();
     for mut entry in new.waiters {
-        if let Some(same) = take_from_old(&entry) {
+        if let Some(same) = take_same(&mut old.holders, &entry) {
             entry.age = entry.age.max(same.age);
         }
         waiters.push(entry);

@@ -6,7 +6,8 @@ use async_trait::async_trait;
 
 use super::*;
 use crate::{
-    ClaimOutcome, FencingToken, Grant, KeepAlive, LockName, Mode, RaiseToken, Release, Request, memory,
+    ClaimOutcome, Clock, FencingToken, Grant, KeepAlive, LockName, Mode, RaiseToken, Release, Request,
+    SystemClock, memory,
 };
 
 struct Stores {
@@ -253,4 +254,56 @@ async fn no_grant_is_returned_before_the_smaller_token_is_raised() {
     let claimant = request(Mode::Exclusive);
     assert!(both.backend.claim(&claimant).await.is_err());
     assert_eq!(released(&both, &claimant).await, Release::Released);
+}
+
+/// Each store has its own token for a hold, of which the status shows the greater one.
+#[tokio::test]
+async fn a_break_names_its_target_in_both_stores() {
+    for force in [false, true] {
+        let Stores { old, new, both } = stores();
+        for _ in 0..3 {
+            token(&new).await;
+        }
+        let order = |token| {
+            let order = crate::BreakOrder::new(crate::BreakNotice::default(), [Some(token)]);
+            if force { order.force() } else { order }
+        };
+        let inspect = both.inspect.as_ref().unwrap();
+        let (first, next) = (request(Mode::Exclusive), request(Mode::Exclusive));
+        let ended = held(&both, &first).await.token;
+        released(&both, &first).await;
+        // The next one holds the old store alone, as a process of the first step.
+        let in_old = held(&old, &next).await.token;
+        assert_eq!(inspect.break_lock(&next.name, &order(ended)).await.unwrap(), []);
+        assert!(matches!(kept(&old, &next).await, KeepAlive::Held { .. }));
+        assert_eq!(inspect.break_lock(&next.name, &order(in_old)).await.unwrap().len(), 1);
+        assert!(matches!(kept(&old, &next).await, KeepAlive::Lost(_)));
+        released(&old, &next).await;
+        // And then both.
+        let last = request(Mode::Exclusive);
+        let token = held(&both, &last).await.token;
+        assert_eq!(inspect.break_lock(&last.name, &order(token)).await.unwrap().len(), 1);
+        for store in [&old, &new] {
+            assert!(matches!(kept(store, &last).await, KeepAlive::Lost(_)));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_hold_in_both_stores_is_parked_in_both() {
+    let Stores { old, new, both } = stores();
+    token(&new).await;
+    let holder = request(Mode::Exclusive);
+    let token = held(&both, &holder).await.token;
+    let park = both.park.as_ref().unwrap();
+    let (earlier, left) = (FencingToken::new(token.get() - 1).unwrap(), Duration::from_millis(80));
+    assert!(matches!(park.park(&holder, earlier, left).await.unwrap(), Release::Lost(_)));
+    for _ in 0..2 {
+        assert_eq!(park.park(&holder, token, left).await.unwrap(), Release::Released);
+    }
+    for store in [&old, &new] {
+        assert!(matches!(kept(store, &holder).await, KeepAlive::Lost(_)));
+    }
+    SystemClock.sleep_until(SystemClock.now() + left).await;
+    held(&both, &request(Mode::Exclusive)).await;
 }

@@ -11,9 +11,9 @@ use std::{
 
 use async_trait::async_trait;
 use polylock_core::{
-    Backend, BreakNotice, Capabilities, ClaimOutcome, Clock, FencingToken, Grant, KeepAlive, LockName,
-    LostReason, Operation, PerRuntime, QueuePosition, RaiseToken, Release, Request, Result, SystemClock,
-    Wake, requests::RequestTable, sync::lock, wakeups::Wakeups,
+    Backend, BreakNotice, Capabilities, ClaimOutcome, Clock, FencingToken, Grant, HoldTerms, KeepAlive,
+    LockName, LostReason, Mode, Operation, Park, PerRuntime, QueuePosition, RaiseToken, Release, Request,
+    Result, SystemClock, Wake, requests::RequestTable, sync::lock, wakeups::Wakeups,
 };
 use redis::{ScriptInvocation, Value};
 
@@ -82,6 +82,37 @@ impl RedisBackend {
         (request.ttl / 3).max(Duration::from_millis(50)).min(self.context.operation_timeout)
     }
 
+    /// Sends a call that has no effect once this function has returned an error: the script compares its expiry, which `call` puts in, with
+    /// the server's clock.
+    pub(super) async fn call_in_time<'s>(
+        &self,
+        name: &LockName,
+        operation: Operation,
+        timeout: Duration,
+        call: &'s (dyn Fn(i64) -> ScriptInvocation<'s> + Sync),
+    ) -> Reply {
+        let invoke = |peer: &Peer| call(peer.clock.expiry_us(timeout).unwrap_or(i64::MAX));
+        let mut may_execute_late = false;
+        for _ in 0..MAX_ATTEMPTS {
+            let reply = self.call(name, operation, timeout, &invoke).await;
+            may_execute_late |= reply.may_execute_late;
+            // Refused although this function still waits: the server's clock was set forward, or its estimate is late. The reply corrects it.
+            let (Ok(value), Some((peer, sent_at))) = (&reply.outcome, &reply.peer) else {
+                return Reply { may_execute_late, ..reply };
+            };
+            let Some(clock_us) = expired_at(value) else { return Reply { may_execute_late, ..reply } };
+            peer.clock.observe(*sent_at, clock_us);
+        }
+        let outcome = Err(self.servers.failed(operation, crate::error::Cause::TimedOut(timeout)));
+        Reply { outcome, was_sent: true, may_execute_late, peer: None }
+    }
+
+    /// Returns the time after its sending for which a claim of another process may be carried out. The processes that pass holds to each other
+    /// have the same time limit.
+    fn claim_validity(&self) -> Duration {
+        self.context.operation_timeout + VALIDITY
+    }
+
     fn late_claims(&self) -> MutexGuard<'_, RequestTable<i64>> {
         lock(&self.context.late_claims)
     }
@@ -129,9 +160,9 @@ impl RedisBackend {
     }
 
     /// Returns the outcome of a keep-alive of `request`, from the script's reply about it.
-    fn keep_alive_outcome(&self, request: &Request, reply: &Value) -> Result<KeepAlive> {
+    fn keep_alive_outcome(&self, reply: &Value) -> Result<KeepAlive> {
         let unexpected = || self.servers.unexpected(Operation::Renew, "an unknown outcome of a renewal");
-        read_keep_alive(request.ttl, reply).ok_or_else(unexpected)
+        read_keep_alive(reply).ok_or_else(unexpected)
     }
 
     /// Extends the holds and queue entries of `requests` in a cluster. The outcome for a request is unknown if its node does not reply; if
@@ -145,11 +176,11 @@ impl RedisBackend {
         let shortest = requests.iter().map(|request| self.timeout(request)).min().unwrap_or(longest);
         let replies = nodes.keep_alive(&self.context.scripts, requests, [shortest, longest]).await;
         let (mut failed, mut known) = (None, 0);
-        let outcomes = requests.iter().zip(replies).map(|(request, reply)| {
+        let outcomes = replies.into_iter().map(|reply| {
             Ok(match reply {
                 Ok(reply) => {
                     known += 1;
-                    self.keep_alive_outcome(request, &reply)?
+                    self.keep_alive_outcome(&reply)?
                 }
                 Err(error) => {
                     failed.get_or_insert(error);
@@ -193,10 +224,29 @@ pub(super) fn from_micros(number: i64) -> Duration {
     Duration::from_micros(u64::try_from(number).unwrap_or(0))
 }
 
-/// Returns the outcome of a keep-alive of a request with this TTL, from the script's reply about it.
-pub(super) fn read_keep_alive(ttl: Duration, reply: &Value) -> Option<KeepAlive> {
+/// Returns the clock of the server from the reply of a script whose call had expired.
+fn expired_at(reply: &Value) -> Option<i64> {
     match reply {
-        Value::Int(1) => Some(KeepAlive::Held { lease: ttl }),
+        Value::Array(parts) => match parts[..] {
+            [Value::Int(-1), Value::Int(clock_us)] => Some(clock_us),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// Returns the outcome of a keep-alive of a request, from the script's reply about it.
+pub(super) fn read_keep_alive(reply: &Value) -> Option<KeepAlive> {
+    match reply {
+        Value::Array(parts) => match parts[..] {
+            [Value::Int(left), Value::Int(token), Value::Int(mode)] => {
+                let mode = u8::try_from(mode).ok().and_then(Mode::from_bits)?;
+                let terms = HoldTerms::new(FencingToken::new(token)?, mode);
+                let lease = Duration::from_micros(u64::try_from(left).ok()?);
+                Some(KeepAlive::Held { lease, terms: Some(terms) })
+            }
+            _ => None,
+        },
         Value::Int(2) => Some(KeepAlive::Queued),
         Value::Int(0) => Some(KeepAlive::Lost(LostReason::Gone)),
         reply => break_reason(reply).map(KeepAlive::Lost),
@@ -206,6 +256,10 @@ pub(super) fn read_keep_alive(ttl: Duration, reply: &Value) -> Option<KeepAlive>
 /// Returns the reason for the end of a hold if the reply of a script is a break notice.
 pub(super) fn break_reason(reply: &Value) -> Option<LostReason> {
     let Value::BulkString(notice) = reply else { return None };
+    if notice.is_empty() {
+        // It is parked.
+        return Some(LostReason::Gone);
+    }
     Some(LostReason::Broken(BreakNotice::from_text(&String::from_utf8_lossy(notice))))
 }
 
@@ -285,23 +339,26 @@ impl Backend for RedisBackend {
         let invoke = |_: &Peer| self.context.scripts.keep_alive(requests);
         let reply = link.call(Operation::Renew, timeout, Call::Script(&invoke)).await.outcome?;
         let replies: Vec<Value> = link.read(Operation::Renew, reply)?;
-        requests
-            .iter()
-            .zip(&replies)
-            .map(|(request, reply)| self.keep_alive_outcome(request, reply))
-            .collect()
+        replies.iter().map(|reply| self.keep_alive_outcome(reply)).collect()
     }
 
     async fn release(&self, request: &Request) -> Result<Release> {
         self.context.wakeups.remove(request.id);
         let late_us = self.late_claims().get(&request.id).copied();
-        let id = request.id.to_bytes();
-        let invoke = |_: &Peer| {
+        let (id, timeout) = (request.id.to_bytes(), self.timeout(request));
+        let invoke = |late_for: u64, expiry: i64| {
             let mut call = self.context.scripts.call(&self.context.scripts.release, &request.name);
-            call.arg(&id).arg(late_us.unwrap_or(0));
+            call.arg(&id).arg(late_us.unwrap_or(0)).arg(late_for).arg(expiry);
             call
         };
-        let reply = self.call(&request.name, Operation::Release, self.timeout(request), &invoke).await;
+        let reply = if request.outlives_process {
+            let late_for = in_micros(self.claim_validity());
+            let in_time = |expiry| invoke(late_for, expiry);
+            self.call_in_time(&request.name, Operation::Release, timeout, &in_time).await
+        } else {
+            let always = |_: &Peer| invoke(0, 0);
+            self.call(&request.name, Operation::Release, timeout, &always).await
+        };
         let value = reply.outcome?;
         if late_us.is_some() {
             self.late_claims().remove(&request.id);
@@ -323,6 +380,31 @@ impl Backend for RedisBackend {
 
     fn request_records(&self) -> Option<usize> {
         Some(self.late_claims().len())
+    }
+}
+
+#[async_trait]
+impl Park for RedisBackend {
+    async fn park(&self, request: &Request, token: FencingToken, left: Duration) -> Result<Release> {
+        let id = request.id.to_bytes();
+        let late_us = self.late_claims().get(&request.id).copied().unwrap_or(0);
+        let late_for = if request.outlives_process { in_micros(self.claim_validity()) } else { 0 };
+        let invoke = |expiry| {
+            let mut call = self.context.scripts.call(&self.context.scripts.park, &request.name);
+            call.arg(expiry).arg(&id).arg(token.get()).arg(in_micros(left)).arg(late_us).arg(late_for);
+            call
+        };
+        let reply = self
+            .call_in_time(&request.name, Operation::Renew, self.timeout(request), &invoke)
+            .await
+            .outcome?;
+        if let Some(reason) = break_reason(&reply) {
+            return Ok(Release::Lost(reason));
+        }
+        Ok(match self.servers.read(Operation::Renew, reply)? {
+            1 => Release::Released,
+            _ => Release::Lost(LostReason::Gone),
+        })
     }
 }
 

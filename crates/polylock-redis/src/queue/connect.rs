@@ -112,6 +112,7 @@ impl StoreBuilder {
             .alerting(self.client.alerts)
             .raising(backend.clone())
             .recording(backend.clone())
-            .converting(backend)
+            .converting(backend.clone())
+            .parking(backend)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use polylock_core::{FencingToken, KeepAlive, Mode};
+use polylock_core::{FencingToken, HoldTerms, KeepAlive, Mode};
 use redis::Value;
 
 use super::{
@@ -12,13 +12,23 @@ use super::{
 
 polylock_fuzz::fuzz_targets!(tests: queue_replies);
 
+fn micros(lease: Duration) -> i64 {
+    i64::try_from(lease.as_micros()).unwrap()
+}
+
 fn queue_replies(input: &[u8]) {
     let Ok(reply) = redis::parse_redis_value(input) else { return };
-    let lease = Duration::from_secs(1);
-    match read_keep_alive(lease, &reply) {
-        Some(KeepAlive::Held { lease: held }) => assert_eq!((&reply, held), (&Value::Int(1), lease)),
+    match read_keep_alive(&reply) {
+        Some(KeepAlive::Held { lease, terms: Some(HoldTerms { token, .. }) }) => {
+            let Value::Array(parts) = &reply else { panic!("{reply:?}") };
+            assert_eq!(parts[..2], [Value::Int(micros(lease)), Value::Int(token.as_i64())]);
+        }
         Some(KeepAlive::Queued) => assert_eq!(reply, Value::Int(2)),
-        Some(_) | None => assert!(!matches!(reply, Value::Int(1 | 2)), "{reply:?}"),
+        Some(KeepAlive::Lost(_)) => {
+            assert!(matches!(reply, Value::Int(0) | Value::BulkString(_)), "{reply:?}");
+        }
+        Some(other) => panic!("{other:?}"),
+        None => assert!(!matches!(reply, Value::Int(0 | 2)), "{reply:?}"),
     }
     let parts = redis::from_redis_value::<(Vec<EntryParts>, Vec<EntryParts>)>(reply);
     for parts in parts.into_iter().flat_map(|(holders, waiters)| holders.into_iter().chain(waiters)) {

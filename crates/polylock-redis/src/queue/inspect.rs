@@ -56,13 +56,17 @@ impl Inspect for RedisBackend {
 
     async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>> {
         let notice = order.notice.to_text();
-        let invoke = |_: &Peer| {
+        let invoke = |expiry| {
             let mut call = self.context.scripts.call(&self.context.scripts.break_lock, name);
-            call.arg(name.as_str()).arg(&notice).arg(u8::from(order.force)).arg(&self.context.break_channel);
+            call.arg(expiry).arg(name.as_str()).arg(&notice);
+            call.arg(u8::from(order.force)).arg(&self.context.break_channel);
+            for token in order.targets.iter().flatten() {
+                call.arg(token.get());
+            }
             call
         };
-        let reply = self.call(name, Operation::Break, INSPECT_TIMEOUT, &invoke).await.outcome?;
-        let holders = self.servers.read(Operation::Break, reply)?;
+        let reply = self.call_in_time(name, Operation::Break, INSPECT_TIMEOUT, &invoke).await.outcome?;
+        let (holders,) = self.servers.read(Operation::Break, reply)?;
         self.entries(Operation::Break, holders)
     }
 }

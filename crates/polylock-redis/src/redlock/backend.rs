@@ -31,6 +31,9 @@ const SPLIT_PAUSE_MS: std::ops::Range<u64> = 1..20;
 /// The number of proposals after which a claim fails.
 const MAX_PROPOSALS: u32 = 5;
 
+/// The time after its release for which a request that other processes may know gets no votes: far longer than a message takes.
+const REFUSED: Duration = Duration::from_secs(30);
+
 /// The locks of all servers, on the links of one runtime.
 #[derive(Debug)]
 pub(super) struct RedlockBackend {
@@ -206,6 +209,26 @@ impl RedlockBackend {
         })
     }
 
+    /// Makes a majority refuse further proposals of `request`, which other processes may have sent.
+    async fn refuse(&self, request: &Request) -> Result<()> {
+        let (nodes, timeout) = (&self.servers.nodes, self.servers.timeout_of(request));
+        let request = Arc::new(request.clone());
+        let send = |_, node: Arc<Node>| {
+            let (servers, request) = (self.servers.clone(), request.clone());
+            Some(async move { node.refuse(&servers.scripts, &request, REFUSED, timeout).await })
+        };
+        let mut refused = 0;
+        let replies = poll(Operation::Release, nodes, timeout, send, |_, reply| {
+            refused += usize::from(reply.is_ok());
+            refused >= quorum(nodes.len())
+        })
+        .await;
+        if refused >= quorum(nodes.len()) {
+            return Ok(());
+        }
+        Err(no_majority(Operation::Release, nodes, &replies))
+    }
+
     /// Withdraws the votes for a proposal that has failed, and waits for the servers that have replied to it.
     async fn withdraw(&self, request: &Arc<Request>, votes: &[Option<Result<ProposalReply>>]) {
         let (mut awaited, is_clear) = {
@@ -310,6 +333,9 @@ impl Backend for RedlockBackend {
 
     async fn release(&self, request: &Request) -> Result<Release> {
         self.context.waiters.leave(request);
+        if request.outlives_process {
+            self.refuse(request).await?;
+        }
         let (now, until) = (SystemClock.now(), ServerSet::repeat_until(request));
         let is_noted = {
             let mut proposals = self.servers.proposals();

@@ -152,7 +152,7 @@ async fn open(config: Config) -> Result<Store> {
     let context = Context { capabilities, numbers: Numbers::default(), waiters, channel, break_channel };
     let (context, servers) = (Arc::new(context), Arc::new(servers));
     let store = Arc::new(RedlockBackend { context, servers, callers: PerRuntime::default() });
-    Ok(Store::inspectable(store.clone()).alerting(alerts).raising(store))
+    Ok(Store::inspectable(store.clone()).alerting(alerts).raising(store.clone()).parking(store))
 }
 
 async fn admit_servers(config: Config) -> Result<Vec<String>> {

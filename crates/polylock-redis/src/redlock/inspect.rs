@@ -90,11 +90,13 @@ fn elected(votes: Vec<Entry>, missing: usize, count: usize) -> Option<Entry> {
     }
     // A request with less than a majority is about to withdraw its votes, or its client has died.
     let may_hold = by_token.into_iter().filter(|(_, votes)| votes.len() + missing >= quorum(count));
-    let (_, votes) = may_hold.max_by_key(|(token, votes)| (votes.len(), *token))?;
+    let (_, mut votes) = may_hold.max_by_key(|(token, votes)| (votes.len(), *token))?;
     let marks = votes.iter().filter_map(|entry| entry.broken.clone());
     let marked = votes.len() - votes.iter().filter(|entry| entry.broken.is_none()).count();
     let broken = if marked >= quorum(count) { most_frequent(marks) } else { None };
-    votes.into_iter().min_by_key(|entry| entry.expires_in).map(|entry| entry.broken(broken))
+    // It keeps others out for as long as a majority has these votes: a server may have missed a renewal.
+    votes.sort_by_key(|entry| Reverse(entry.expires_in));
+    votes.into_iter().take(quorum(count)).last().map(|entry| entry.broken(broken))
 }
 
 /// Returns the most frequent value. Servers can have different notices if a break that had failed was repeated.
@@ -150,11 +152,11 @@ impl Inspect for RedlockBackend {
     /// Breaks the vote for one number on every server. It has failed unless a majority has taken part: then no majority can have unmarked
     /// votes for that number, now or later, so the hold ends at its next renewal.
     async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>> {
-        let holder = self.inspect(name).await?.holders.into_iter().next();
-        if holder.is_none() && !order.force {
+        let holder =
+            self.inspect(name).await?.holders.into_iter().find(|holder| order.is_target(holder.token));
+        let Some(number) = holder.as_ref().and_then(|holder| holder.token).map(FencingToken::as_i64) else {
             return Ok(Vec::new());
-        }
-        let number = holder.as_ref().and_then(|holder| holder.token).map_or(0, FencingToken::as_i64);
+        };
         let send = |_, node: Arc<Node>| {
             let (servers, name, channel) =
                 (self.servers.clone(), name.clone(), self.context.break_channel.clone());
@@ -184,6 +186,21 @@ mod tests {
         let owner = OwnerId::new("o").unwrap();
         Entry::new(Mode::Exclusive, owner, "", FencingToken::new(token), second, second)
             .broken(notice.map(BreakNotice::from_text))
+    }
+
+    #[test]
+    fn a_hold_lasts_as_long_as_the_votes_of_a_majority() {
+        let left = |lefts: &[u64], missing| {
+            let with_lease = |left: &u64| {
+                let mut vote = vote(7, None);
+                vote.expires_in = Duration::from_secs(*left);
+                vote
+            };
+            elected(lefts.iter().map(with_lease).collect(), missing, 3)
+                .map(|holder| holder.expires_in.as_secs())
+        };
+        assert_eq!(left(&[9, 1, 8], 0), Some(8));
+        assert_eq!((left(&[9, 1], 1), left(&[9], 2), left(&[9], 1)), (Some(1), Some(9), Some(9)));
     }
 
     #[test]

@@ -1,15 +1,17 @@
 //! Extending the leases of many requests: one message to each server, and a majority for each request.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use polylock_core::{Clock, KeepAlive, Operation, Request, Result, SystemClock};
+use polylock_core::{
+    Clock, FencingToken, HoldTerms, KeepAlive, Mode, Operation, Request, Result, SystemClock,
+};
 
 use super::{
     backend::{RedlockBackend, lost_reason},
     node::{Attempt, Extensions, Node},
     poll::{no_majority, poll},
     proposals::{DefiniteReply, Sent, UNKNOWN},
-    scripts::Renewal,
+    scripts::{Renewal, lease_left},
     tally::{Extension, Renewals, Renewed},
     withdrawals::ServerSet,
 };
@@ -17,17 +19,29 @@ use super::{
 /// The replies of the servers about one request.
 struct Tally {
     renewals: Renewals,
+    /// The number of the votes that were extended, and the shortest time left of one of them.
+    vote: Option<(FencingToken, Duration)>,
     /// The notice of a break.
     notice: String,
 }
 
 impl Tally {
-    fn reply(&mut self, server: usize, extension: Extension, notice: &str, counts: bool) {
+    fn reply(&mut self, server: usize, extension: Extension, text: &str, counts: bool) {
         if extension != Extension::Extended || counts {
             self.renewals.reply(server, extension);
         }
-        if !notice.is_empty() {
-            notice.clone_into(&mut self.notice);
+        if extension == Extension::Extended {
+            let vote = text.split_once(' ').and_then(|(number, ms)| {
+                let number = FencingToken::new(number.parse::<i64>().ok()?)?;
+                Some((number, lease_left(Duration::from_millis(ms.parse().ok()?))))
+            });
+            self.vote = match (self.vote, vote) {
+                // A vote for a smaller number is withdrawn.
+                (Some((known, left)), Some((number, new))) => Some((known.max(number), left.min(new))),
+                (known, vote) => known.or(vote),
+            };
+        } else if !text.is_empty() {
+            text.clone_into(&mut self.notice);
         }
     }
 }
@@ -53,12 +67,12 @@ impl RedlockBackend {
             let (servers, batch) = (self.servers.clone(), batch.clone());
             Some(async move { node.keep_alive(&servers.scripts, &batch, false, timeout).await.reply })
         };
-        let tally = || Tally { renewals: Renewals::new(servers), notice: String::new() };
+        let tally = || Tally { renewals: Renewals::new(servers), vote: None, notice: String::new() };
         let mut tallies: Vec<Tally> = requests.iter().map(|_| tally()).collect();
         let replies = poll(Operation::Renew, nodes, timeout, send, |server, reply| {
             if let Ok(Extensions { outcomes, counts }) = reply {
-                for (tally, (extension, notice)) in tallies.iter_mut().zip(outcomes) {
-                    tally.reply(server, *extension, notice, *counts);
+                for (tally, (extension, text)) in tallies.iter_mut().zip(outcomes) {
+                    tally.reply(server, *extension, text, *counts);
                 }
             }
             tallies.iter().all(|tally| tally.renewals.outcome().is_some())
@@ -80,7 +94,12 @@ impl RedlockBackend {
             .zip(&outcomes)
             .zip(requests)
             .map(|((tally, outcome), request)| match outcome {
-                Some(Renewed::Extended) => KeepAlive::Held { lease: request.ttl },
+                Some(Renewed::Extended) => {
+                    let (terms, left) = tally.vote.map_or((None, Duration::ZERO), |(number, left)| {
+                        (Some(HoldTerms::new(number, Mode::Exclusive)), left)
+                    });
+                    KeepAlive::Held { lease: left.max(request.ttl), terms }
+                }
                 Some(Renewed::Lost) => KeepAlive::Lost(lost_reason(&tally.notice)),
                 None => KeepAlive::Unknown,
             })

@@ -10,6 +10,7 @@ mod keep_alive;
 mod membership;
 mod node;
 mod numbers;
+mod park;
 mod poll;
 mod proposals;
 #[cfg(test)]

@@ -105,7 +105,7 @@ pub(super) enum Vote {
 /// A server's reply to a renewal of several requests.
 #[derive(Debug)]
 pub(super) struct Extensions {
-    /// The outcome for each request, with a break notice or an empty text.
+    /// The outcome for each request, with the number of a vote that was extended, otherwise a break notice or an empty text.
     pub(super) outcomes: Vec<(Extension, String)>,
     /// True if the server's votes count.
     pub(super) counts: bool,
@@ -129,6 +129,14 @@ pub(super) struct Withdrawn {
     pub(super) may_be_repeated: bool,
     /// The notice of a break by force, or empty.
     pub(super) notice: String,
+}
+
+/// A server's reply to the order to park a vote.
+#[derive(Debug)]
+pub(super) enum Parked {
+    Yes,
+    /// There is no vote, or it is marked as broken; with the notice of the break, or an empty text.
+    No(String),
 }
 
 /// The outcome of a withdrawal.
@@ -341,6 +349,40 @@ impl Node {
         let value = self.link.call(Operation::Break, timeout, Call::Script(call)).await.outcome?;
         let (code, _, _, _, _, notice): Reply = self.link.read(Operation::Break, value)?;
         Ok((code == code::YES).then(|| text(&notice)))
+    }
+
+    /// Refuses proposals of `request` for this time.
+    ///
+    /// # Errors
+    /// If the server can't be reached.
+    pub(super) async fn refuse(
+        &self,
+        scripts: &Scripts,
+        request: &Request,
+        time: Duration,
+        timeout: Duration,
+    ) -> Result<()> {
+        let call = |_: &Peer| scripts.refuse(request, time);
+        let value = self.call(Operation::Release, timeout, &call).await.outcome?;
+        self.link.read::<Reply>(Operation::Release, value).map(drop)
+    }
+
+    /// Makes the vote for this number of `request` end in `left`.
+    ///
+    /// # Errors
+    /// If the server can't be reached.
+    pub(super) async fn park(
+        &self,
+        scripts: &Scripts,
+        request: &Request,
+        number: i64,
+        left: Duration,
+        timeout: Duration,
+    ) -> Result<Parked> {
+        let call = |_: &Peer| scripts.park(request, number, left);
+        let value = self.call(Operation::Renew, timeout, &call).await.outcome?;
+        let (code, _, _, _, _, notice): Reply = self.link.read(Operation::Renew, value)?;
+        Ok(if code == code::YES { Parked::Yes } else { Parked::No(text(&notice)) })
     }
 
     async fn vote(&self, operation: Operation, timeout: Duration, call: ScriptCall<'_>) -> Attempt {

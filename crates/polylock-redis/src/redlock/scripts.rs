@@ -24,6 +24,8 @@ pub(super) struct Scripts {
     release: Script,
     break_lock: Script,
     inspect: Script,
+    park: Script,
+    refuse: Script,
     raise: Script,
     membership: Script,
 }
@@ -59,6 +61,8 @@ impl Scripts {
             keep_alive: script(&[common, include_str!("scripts/keep_alive.lua")]),
             release: script(&[common, include_str!("scripts/release.lua")]),
             break_lock: script(&[common, include_str!("scripts/break.lua")]),
+            park: script(&[common, include_str!("scripts/park.lua")]),
+            refuse: script(&[common, include_str!("scripts/refuse.lua")]),
             inspect: script(&[common, include_str!("scripts/inspect.lua")]),
             raise: script(&[common, include_str!("scripts/raise.lua")]),
             membership: script(&[include_str!("scripts/member.lua")]),
@@ -77,7 +81,11 @@ impl Scripts {
     ) -> ScriptInvocation<'_> {
         let mut call = self.call(&self.propose, &request.name);
         add_membership_args(&mut call, membership);
-        call.arg(&request.id.to_bytes()).arg(number).arg(withdrawn).arg(vote_ms(request)).arg(self.keep_ms);
+        call.arg(&request.id.to_bytes())
+            .arg(number)
+            .arg(withdrawn)
+            .arg(vote_ms(request.ttl))
+            .arg(self.keep_ms);
         add_owner_args(&mut call, request);
         call.arg(channel).arg(in_millis(request.queue_lease()));
         call
@@ -97,7 +105,7 @@ impl Scripts {
             for kind in &KEYS[..3] {
                 call.key(self.keys.of(kind, &request.name));
             }
-            call.arg(&request.id.to_bytes()).arg(to_wire(*number)).arg(vote_ms(request));
+            call.arg(&request.id.to_bytes()).arg(to_wire(*number)).arg(vote_ms(request.ttl));
             if restores {
                 add_owner_args(&mut call, request);
             } else {
@@ -135,7 +143,7 @@ impl Scripts {
         call
     }
 
-    /// Marks the vote for `number`, or removes any vote with force, and publishes that on `channel`.
+    /// Marks the vote for `number`, or removes it with force, and publishes that on `channel`.
     pub(super) fn break_lock(
         &self,
         name: &LockName,
@@ -146,6 +154,20 @@ impl Scripts {
     ) -> ScriptInvocation<'_> {
         let mut call = self.call(&self.break_lock, name);
         call.arg(number).arg(self.keep_ms).arg(name.as_str()).arg(notice).arg(u8::from(force)).arg(channel);
+        call
+    }
+
+    /// Refuses proposals of `request` for this time.
+    pub(super) fn refuse(&self, request: &Request, time: Duration) -> ScriptInvocation<'_> {
+        let mut call = self.call(&self.refuse, &request.name);
+        call.arg(&request.id.to_bytes()).arg(in_millis(time));
+        call
+    }
+
+    /// Makes the vote for this number of `request` end in `left`.
+    pub(super) fn park(&self, request: &Request, number: i64, left: Duration) -> ScriptInvocation<'_> {
+        let mut call = self.call(&self.park, &request.name);
+        call.arg(&request.id.to_bytes()).arg(number).arg(vote_ms(left));
         call
     }
 
@@ -183,8 +205,8 @@ const ROUNDING: Duration = Duration::from_millis(2);
 
 /// Returns the time for which a server keeps a vote: longer than the holder's lease, by the possible drift between the servers' clocks. It
 /// is the margin of the Redlock page.
-fn vote_ms(request: &Request) -> u64 {
-    in_millis(request.ttl + request.ttl / 100 + ROUNDING)
+fn vote_ms(lease: Duration) -> u64 {
+    in_millis(lease + lease / 100 + ROUNDING)
 }
 
 /// Returns the time left of a lease with a vote that has this much time left.

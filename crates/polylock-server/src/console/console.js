@@ -110,7 +110,7 @@ function row(lock) {
   if (lock.holders.length > 0 && mayBreak(lock.name)) {
     const button = make("button", "", "Break");
     button.setAttribute("aria-label", `Break ${lock.name}`);
-    button.addEventListener("click", () => open(lock.name));
+    button.addEventListener("click", () => open(lock));
     actions.append(button);
   }
   const element = make(
@@ -213,9 +213,10 @@ async function events() {
   setTimeout(events, RETRY_MS);
 }
 
-function open(name) {
-  chosen = name;
-  at("break-name").textContent = name;
+function open(lock) {
+  // The holds that are shown now: nobody who comes after them is broken.
+  chosen = { name: lock.name, tokens: lock.holders.map((entry) => entry.fencing_token).filter((token) => token !== undefined) };
+  at("break-name").textContent = lock.name;
   at("break-problem").textContent = "";
   at("reason").value = "";
   at("force").checked = false;
@@ -225,9 +226,10 @@ function open(name) {
 
 async function breakLock(event) {
   event.preventDefault();
-  const body = JSON.stringify({ reason: at("reason").value, force: at("force").checked });
+  const body = JSON.stringify({ reason: at("reason").value, force: at("force").checked, fencing_tokens: chosen.tokens });
   try {
-    await send(`/v1/locks/${encodeURIComponent(chosen)}/break`, { method: "POST", body, headers: { "content-type": "application/json" } });
+    const broken = await (await send(`/v1/locks/${encodeURIComponent(chosen.name)}/break`, { method: "POST", body, headers: { "content-type": "application/json" } })).json();
+    if (broken.length === 0) throw new Error("nothing is broken, because the hold that was shown has ended");
     at("break").close();
   } catch (error) {
     at("break-problem").textContent = error.message;

@@ -12,8 +12,8 @@ use std::{
 
 use async_trait::async_trait;
 use polylock_core::{
-    Backend, Capabilities, ClaimOutcome, Clock, FencingToken, Grant, KeepAlive, LostReason, PerRuntime,
-    QueuePosition, RaiseToken, Release, Request, Result, Store, SystemClock, Wake, wakeups::Wakeups,
+    Backend, Capabilities, ClaimOutcome, FencingToken, Grant, KeepAlive, LostReason, Park, PerRuntime,
+    QueuePosition, RaiseToken, Release, Request, Result, Store, Wake, wakeups::Wakeups,
 };
 
 use super::{
@@ -60,7 +60,8 @@ impl<D: Dialect> LeaseBackend<D> {
         let store = Store::inspectable(engine.clone())
             .raising(engine.clone())
             .recording(engine.clone())
-            .converting(engine);
+            .converting(engine.clone())
+            .parking(engine);
         match alerts {
             Some(alerts) => store.alerting(alerts),
             None => store,
@@ -127,7 +128,7 @@ impl<D: Dialect> Backend for LeaseBackend<D> {
         let mut outcomes = Vec::with_capacity(states.len());
         for (request, state) in requests.iter().zip(states) {
             outcomes.push(match state {
-                EntryState::Held => KeepAlive::Held { lease: request.ttl },
+                EntryState::Held(lease, terms) => KeepAlive::Held { lease, terms: Some(terms) },
                 EntryState::Queued => KeepAlive::Queued,
                 EntryState::Gone => {
                     // A waiter without an entry joins the queue again at its end, and those behind it wait for another request.
@@ -143,12 +144,7 @@ impl<D: Dialect> Backend for LeaseBackend<D> {
 
     async fn release(&self, request: &Request) -> Result<Release> {
         self.wakeups().remove(request.id);
-        let outcome = self.inner.dialect.release(request, self.wakeups()).await?;
-        if let Some(until) = self.inner.dialect.late_until(request.id) {
-            SystemClock.sleep_until(until).await;
-            self.inner.dialect.release(request, self.wakeups()).await?;
-        }
-        Ok(outcome)
+        self.inner.dialect.release(request, self.wakeups()).await
     }
 
     fn drop_waiter(&self, request: &Request) {
@@ -157,6 +153,13 @@ impl<D: Dialect> Backend for LeaseBackend<D> {
 
     fn request_records(&self) -> Option<usize> {
         Some(self.inner.dialect.request_records())
+    }
+}
+
+#[async_trait]
+impl<D: Dialect> Park for LeaseBackend<D> {
+    async fn park(&self, request: &Request, token: FencingToken, left: Duration) -> Result<Release> {
+        self.inner.dialect.park(request, token, left).await
     }
 }
 

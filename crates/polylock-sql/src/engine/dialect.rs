@@ -75,7 +75,11 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + 'static {
     /// Returns the reason for the loss of a hold: the break that left a notice, or [`LostReason::Gone`] without one.
     async fn loss(&self, request: &Request) -> Result<LostReason>;
 
-    /// Releases the hold or withdraws the queue entry, and wakes the waiters of this process that wait for the request.
+    /// Makes the hold of `request` with this token end in `left`, as [`Park`](polylock_core::Park) requires.
+    async fn park(&self, request: &Request, token: FencingToken, left: Duration) -> Result<Release>;
+
+    /// Releases the hold or withdraws the queue entry, and wakes the waiters of this process that wait for the request. From then on, no copy
+    /// of a claim of the request has an effect.
     async fn release(&self, request: &Request, wakeups: &Wakeups) -> Result<Release>;
 
     /// Checks, while there are waiters, for requests of other processes that have left, and wakes their waiters. `waiter_added` is true
@@ -88,7 +92,7 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + 'static {
     /// Returns the locks with names from `first` to before `end`, by name: from the first [`LIST_ROWS`] live entries of each table.
     async fn page(&self, first: &[u8], end: &[u8]) -> Result<Page>;
 
-    /// Marks the holds of `name`, or removes them. Returns the entries of its holders.
+    /// Marks the targets of `order` among the holds of `name`, or removes them. Returns their entries.
     async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>>;
 
     /// Converts the hold of `request`, and gives it a new token. Returns `None` if it has no live hold, or it is marked as broken.
@@ -166,6 +170,12 @@ pub(crate) fn label(request: &Request) -> &str {
 /// Returns the break notice as the tables store it.
 pub(crate) fn notice(order: &BreakOrder) -> String {
     order.notice.to_text()
+}
+
+/// Returns the tokens of the targets of `order`, separated by commas.
+pub(crate) fn targets(order: &BreakOrder) -> String {
+    let tokens: Vec<String> = order.targets.iter().flatten().map(ToString::to_string).collect();
+    tokens.join(",")
 }
 
 /// Returns the part of a hold that is unique beside its name: nothing if the hold is exclusive, so that the unique index itself refuses a

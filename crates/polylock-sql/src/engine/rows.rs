@@ -2,10 +2,9 @@
 
 use std::{fmt::Write, time::Duration};
 
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-use polylock_core::Release;
 use polylock_core::{
-    BreakNotice, Entry, FencingToken, LockName, LockStatus, LostReason, Mode, OwnerId, RequestId,
+    BreakNotice, Entry, FencingToken, HoldTerms, LockName, LockStatus, LostReason, Mode, OwnerId, Release,
+    RequestId,
 };
 use sqlx::Error;
 
@@ -49,8 +48,8 @@ pub(crate) enum ClaimRow {
 /// The outcome of a keep-alive for one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EntryState {
-    /// A hold, which was extended.
-    Held,
+    /// A hold, which was extended, and lasts for this time.
+    Held(Duration, HoldTerms),
     /// A queue entry, which was extended.
     Queued,
     /// A hold that was marked or removed by a break.
@@ -61,18 +60,41 @@ pub(crate) enum EntryState {
     Contested,
 }
 
-/// Decodes the reply to a keep-alive: a row with one letter for each request in its first column.
+/// Decodes the reply to a keep-alive: a row with a text for each request in its first column, separated by commas. That of a hold has its
+/// remaining lease, its token and its modes.
 pub(crate) fn states(rows: &[impl Columns]) -> Result<Vec<EntryState>, Error> {
-    let letters = rows.first().ok_or(Error::RowNotFound)?.text(0)?.unwrap_or_default();
-    let state = |letter| match letter {
-        'H' => Some(EntryState::Held),
-        'Q' => Some(EntryState::Queued),
-        'B' => Some(EntryState::Broken),
-        'G' => Some(EntryState::Gone),
-        'C' => Some(EntryState::Contested),
-        _ => None,
+    let texts = rows.first().ok_or(Error::RowNotFound)?.text(0)?.unwrap_or_default();
+    let held = |parts: &str| {
+        let mut numbers = parts.split(' ').map(|number| number.parse::<i64>().ok());
+        let (left, token, modes) = (numbers.next()??, numbers.next()??, numbers.next()??);
+        let mode = u8::try_from(modes).ok().and_then(Mode::from_bits)?;
+        Some(EntryState::Held(duration(Some(left)), HoldTerms::new(FencingToken::new(token)?, mode)))
     };
-    require(0, letters.chars().map(state).collect())
+    let state = |text: &str| match text {
+        "Q" => Some(EntryState::Queued),
+        "B" => Some(EntryState::Broken),
+        "G" => Some(EntryState::Gone),
+        "C" => Some(EntryState::Contested),
+        hold => held(hold.strip_prefix("H ")?),
+    };
+    // MySQL writes a comma after the last one, too.
+    require(0, texts.trim_end_matches(',').split(',').map(state).collect())
+}
+
+/// Decodes the reply to a park: a row (1 or 0 or NULL, notice, clock).
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(crate) fn timed_park(rows: &[impl Columns]) -> Result<TimedReply<Release>, Error> {
+    let row = rows.first().ok_or(Error::RowNotFound)?;
+    let clock_us = require(2, row.int(2)?)?;
+    Ok(TimedReply { clock_us, outcome: row.int(0)?.map(|_| parked(row)).transpose()? })
+}
+
+/// Decodes the outcome of a park, from a row (1 or 0, notice).
+pub(crate) fn parked(row: &impl Columns) -> Result<Release, Error> {
+    Ok(match row.int(0)? {
+        Some(1) => Release::Released,
+        _ => Release::Lost(loss_reason(row.text(1)?)),
+    })
 }
 
 /// Decodes the reason for the loss of a hold, from a row (notice of a break or NULL) if there is one.
@@ -146,6 +168,8 @@ pub(crate) fn release(row: Option<&impl Columns>, first: usize, reply_lost: bool
 
 /// Returns the reason for the loss of a hold with this break notice, if any.
 pub(crate) fn loss_reason(notice: Option<String>) -> LostReason {
+    // A hold with an empty notice is parked.
+    let notice = notice.filter(|notice| !notice.is_empty());
     notice.map_or(LostReason::Gone, |notice| LostReason::Broken(BreakNotice::from_text(&notice)))
 }
 
@@ -242,7 +266,7 @@ fn entry(row: &impl Columns, first: usize) -> Result<(LockName, Entry), Error> {
         duration(row.int(first + 5)?),
         duration(row.int(first + 6)?),
     );
-    let notice = row.text(first + 7)?;
+    let notice = row.text(first + 7)?.filter(|notice| !notice.is_empty());
     Ok((
         name.ok_or_else(|| invalid("name"))?,
         entry.broken(notice.map(|notice| BreakNotice::from_text(&notice))),

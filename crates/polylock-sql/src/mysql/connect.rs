@@ -273,7 +273,7 @@ mod tests {
         let config = Config::new("mysql://db/my%60db").unwrap().namespace("Jobs");
         let text = schema(&config).unwrap();
         assert!(text.starts_with("USE `my``db`;\n"), "{text}");
-        assert!(text.contains(" jobs_claim_3(") && text.contains("DELIMITER //\n"), "{text}");
+        assert!(text.contains(" jobs_claim_4(") && text.contains("DELIMITER //\n"), "{text}");
         assert!(!text.contains('{') && !text.contains("-- ") && !text.contains("Jobs"), "{text}");
         let text = schema(&config.clone().strategy(Strategy::Pessimistic)).unwrap();
         assert!(text.starts_with("USE `my``db`;\n") && text.ends_with(";\n"), "{text}");

@@ -25,8 +25,8 @@ use super::{
 use crate::engine::{
     columns::Columns,
     convert::{self, ConversionModes},
-    dialect::{Dialect, PollInterval, PollOutcome, SWEEP_ROWS, bytes, notice},
-    rows::{self, ClaimRow, EntryState, TimedReply},
+    dialect::{Dialect, PollInterval, PollOutcome, SWEEP_ROWS, bytes, notice, targets},
+    rows::{self, ClaimRow, EntryState, TimedReply, micros},
     server::{
         driver::Driver,
         literal::Arg,
@@ -119,16 +119,22 @@ impl<DB: Driver> Dialect for MySqlDialect<DB> {
         }
         let (claim_row, queued) = self
             .server
-            .query_expiring(Operation::Claim, Some(request.id), &self.statements.claim, &arguments, |rows| {
-                let TimedReply { clock_us, outcome } = rows::timed_claim_row(rows)?;
-                let queued = match (&outcome, rows.first()) {
-                    (Some(ClaimRow::Blocked { .. }), Some(row)) => {
-                        Some((rows::request(row, 2)?, row.int(5)?))
-                    }
-                    _ => None,
-                };
-                Ok(TimedReply { clock_us, outcome: outcome.map(|claim_row| (claim_row, queued)) })
-            })
+            .query_expiring(
+                Operation::Claim,
+                Some(request.id),
+                &self.statements.claim,
+                &arguments,
+                |rows, _| {
+                    let TimedReply { clock_us, outcome } = rows::timed_claim_row(&rows)?;
+                    let queued = match (&outcome, rows.first()) {
+                        (Some(ClaimRow::Blocked { .. }), Some(row)) => {
+                            Some((rows::request(row, 2)?, row.int(5)?))
+                        }
+                        _ => None,
+                    };
+                    Ok(TimedReply { clock_us, outcome: outcome.map(|claim_row| (claim_row, queued)) })
+                },
+            )
             .await?;
         match queued {
             Some((ahead, position)) if request.queues => {
@@ -164,7 +170,9 @@ impl<DB: Driver> Dialect for MySqlDialect<DB> {
             match state {
                 // Another request may be granted the lock before this process releases it.
                 EntryState::Broken | EntryState::Gone => self.local.forget(request.id),
-                EntryState::Held | EntryState::Queued | EntryState::Contested => self.local.extend(request),
+                EntryState::Held(..) | EntryState::Queued | EntryState::Contested => {
+                    self.local.extend(request);
+                }
             }
         }
         Ok(states)
@@ -177,7 +185,7 @@ impl<DB: Driver> Dialect for MySqlDialect<DB> {
 
     async fn release(&self, request: &Request, wakeups: &Wakeups) -> Result<Release> {
         let arguments = [Arg::Bytes(bytes(&request.name)), Arg::Id(request.id), slot_argument(request)];
-        let answered = self.server.send(Operation::Release, &self.statements.release, &arguments).await;
+        let answered = self.server.release(&self.statements.release, request, &arguments, [3, 0]).await;
         let (rows, reply_lost) = match answered {
             Ok(answer) => answer,
             Err(error) => {
@@ -200,6 +208,17 @@ impl<DB: Driver> Dialect for MySqlDialect<DB> {
         rows::release(Some(row), 0, reply_lost).map_err(failed)
     }
 
+    async fn park(&self, request: &Request, token: FencingToken, left: Duration) -> Result<Release> {
+        let arguments = [
+            Arg::Bytes(bytes(&request.name)),
+            Arg::Id(request.id),
+            slot_argument(request),
+            Arg::Int(token.as_i64()),
+            Arg::Int(micros(left)),
+        ];
+        self.server.park(&self.statements.park, request, &arguments).await
+    }
+
     async fn poll(&self, wakeups: &Arc<Wakeups>, _: bool) -> Result<PollOutcome> {
         self.watch.poll(&self.server, &self.statements.watch, &self.local, wakeups).await
     }
@@ -213,8 +232,9 @@ impl<DB: Driver> Dialect for MySqlDialect<DB> {
     }
 
     async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>> {
-        let notice = notice(order);
-        let arguments = [Arg::Bytes(bytes(name)), Arg::Text(&notice), Arg::Int(order.force.into())];
+        let (targets, notice) = (targets(order), notice(order));
+        let arguments =
+            [Arg::Bytes(bytes(name)), Arg::Text(&targets), Arg::Text(&notice), Arg::Int(order.force.into())];
         self.server.break_holds(&self.statements.break_lock, &arguments).await
     }
 

@@ -30,11 +30,12 @@ pub(super) const TABLES: Tables = Tables {
     version: Version { row: "schema", first: 2, steps: STEPS, oldest: 2, next: None },
     schema: concat!(include_str!("statements/meta.sql"), include_str!("statements/schema.sql")),
     routines: &[
-        ("claim_3", include_str!("statements/routines/claim.sql")),
-        ("keep_alive_3", include_str!("statements/routines/keep_alive.sql")),
-        ("release_4", include_str!("statements/routines/release.sql")),
+        ("claim_4", include_str!("statements/routines/claim.sql")),
+        ("keep_alive_4", include_str!("statements/routines/keep_alive.sql")),
+        ("release_5", include_str!("statements/routines/release.sql")),
+        ("park_4", include_str!("statements/routines/park.sql")),
         ("watch_4", include_str!("statements/routines/watch.sql")),
-        ("break_2", include_str!("statements/routines/break.sql")),
+        ("break_3", include_str!("statements/routines/break.sql")),
         ("convert_3", include_str!("statements/routines/convert.sql")),
         ("sweep_2", include_str!("statements/routines/sweep.sql")),
     ],
@@ -63,6 +64,7 @@ pub(super) struct Statements {
     pub(super) keep_alive: Template,
     pub(super) notice: Template,
     pub(super) release: Template,
+    pub(super) park: Template,
     pub(super) break_lock: Template,
     pub(super) convert: Template,
     pub(super) watch: Template,
@@ -120,6 +122,7 @@ impl Statements {
             keep_alive: with(include_str!("statements/keep_alive.sql"), &[]),
             notice: with(include_str!("statements/notice.sql"), &[]),
             release: with(include_str!("statements/release.sql"), &[]),
+            park: with(include_str!("statements/park.sql"), &[]),
             break_lock: with(include_str!("statements/break.sql"), &[]),
             convert: with(include_str!("statements/convert.sql"), &[]),
             watch: with(include_str!("statements/watch.sql"), &[]),
@@ -139,10 +142,10 @@ mod tests {
     #[test]
     fn arguments_are_encoded_as_digits() {
         let statements = Statements::new(&Config::new("mysql://db/app").unwrap().namespace("Jobs"));
-        let arguments = [Arg::Bytes(b"n"), Arg::Bytes(b""), Arg::Text("'")];
+        let arguments = [Arg::Bytes(b"n"), Arg::Bytes(b""), Arg::Text("'"), Arg::Int(0), Arg::Int(7)];
         assert_eq!(
             statements.release.with::<sqlx::MySql>(&arguments).as_str(),
-            "CALL jobs_release_4(x'6e', x'', x'27');"
+            "CALL jobs_release_5(x'6e', x'', x'27', 0, 7);"
         );
     }
 

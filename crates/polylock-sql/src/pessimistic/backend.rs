@@ -303,7 +303,7 @@ impl PessimisticBackend {
         };
         if extended {
             return Ok(match &hold.broken {
-                None => KeepAlive::Held { lease: request.ttl },
+                None => KeepAlive::Held { lease: request.ttl, terms: None },
                 Some(notice) => KeepAlive::Lost(LostReason::Broken(notice.clone())),
             });
         }

@@ -8,7 +8,6 @@ use polylock_core::{
 };
 
 use super::{backend::PessimisticBackend, server::LockFilter};
-use crate::engine::dialect::notice;
 
 /// The time that the server may take to end a session after a kill.
 const KILL_WAIT: Duration = Duration::from_secs(1);
@@ -31,8 +30,12 @@ impl Inspect for PessimisticBackend {
 
     async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>> {
         let (operation, filter) = (Operation::Break, LockFilter::Name(name));
-        self.server.mark(name, &notice(order)).await?;
+        self.server.mark(name, order).await?;
         let (locks, sessions) = self.server.holds(operation, filter).await?;
+        // The entries and the sessions are in the same order.
+        let holders = locks.into_iter().flat_map(|lock| lock.holders).zip(sessions);
+        let (broken, sessions): (Vec<Entry>, Vec<_>) =
+            holders.filter(|(holder, _)| order.is_target(holder.token)).unzip();
         if order.force {
             for session in &sessions {
                 self.kill(operation, *session).await?;
@@ -47,6 +50,6 @@ impl Inspect for PessimisticBackend {
                 SystemClock.sleep_until(SystemClock.now() + Duration::from_millis(2)).await;
             }
         }
-        Ok(locks.into_iter().flat_map(|lock| lock.holders).collect())
+        Ok(broken)
     }
 }

@@ -4,14 +4,14 @@ use std::{fmt, time::Duration};
 
 use async_trait::async_trait;
 use polylock_core::{
-    BreakNotice, Clock, Error, Fault, FencingToken, LockName, LockStatus, Mode, Moment, Operation, Record,
-    Request, RequestId, Result, StoredRecord, SystemClock,
+    BreakNotice, BreakOrder, Clock, Error, Fault, FencingToken, LockName, LockStatus, Mode, Moment,
+    Operation, Record, Request, RequestId, Result, StoredRecord, SystemClock,
 };
 use sqlx::SqlStr;
 
 use crate::engine::{
     columns::Columns,
-    dialect::{bytes, label, range},
+    dialect::{bytes, label, notice, range, targets},
     rows::{self, TimedReply, micros},
     server::{
         driver::{ClassifyErrors, Driver, ErrorClass},
@@ -200,8 +200,8 @@ pub(crate) trait LockServer: fmt::Debug + Send + Sync + 'static {
     /// Writes the record of the job `name`, unless there is one of the same or a greater version.
     async fn write_record(&self, name: &LockName, record: &Record, keep: Duration) -> Result<()>;
 
-    /// Marks the live holds of a name as broken.
-    async fn mark(&self, name: &LockName, notice: &str) -> Result<()>;
+    /// Marks the targets of `order` among the live holds of a name as broken.
+    async fn mark(&self, name: &LockName, order: &BreakOrder) -> Result<()>;
 
     /// Reads the notice for a broken hold.
     async fn notice(&self, operation: Operation, request: &Request) -> Result<Option<BreakNotice>>;
@@ -301,7 +301,7 @@ impl<W: ErrorCodes> LockServer for ServerPools<W> {
             Arg::Text(label(request)),
             Arg::Int(micros(request.ttl)),
         ];
-        let read = |rows: &[<W::Database as Driver>::Row]| {
+        let read = |rows: Vec<<W::Database as Driver>::Row>, _| {
             let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
             let clock_us = row.int(1)?.unwrap_or(0);
             Ok(TimedReply { clock_us, outcome: row.int(0)?.and_then(FencingToken::new) })
@@ -321,8 +321,9 @@ impl<W: ErrorCodes> LockServer for ServerPools<W> {
         self.side.write_record(&self.statements.records, name, record, keep).await
     }
 
-    async fn mark(&self, name: &LockName, notice: &str) -> Result<()> {
-        let arguments = [Arg::Bytes(bytes(name)), Arg::Text(notice)];
+    async fn mark(&self, name: &LockName, order: &BreakOrder) -> Result<()> {
+        let (notice, targets) = (notice(order), targets(order));
+        let arguments = [Arg::Bytes(bytes(name)), Arg::Text(&notice), Arg::Text(&targets)];
         self.side.break_holds(&self.statements.mark, &arguments).await.map(drop)
     }
 

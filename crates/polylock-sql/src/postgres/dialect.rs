@@ -26,8 +26,8 @@ use super::{
 use crate::engine::{
     columns::Columns,
     convert::{self, ConversionModes},
-    dialect::{Dialect, PollInterval, PollOutcome, SWEEP_ROWS, bytes, notice},
-    rows::{self, ClaimRow, EntryState, TimedReply},
+    dialect::{Dialect, PollInterval, PollOutcome, SWEEP_ROWS, bytes, notice, targets},
+    rows::{self, ClaimRow, EntryState, TimedReply, micros},
     server::{
         literal::Arg,
         locks::{claim_arguments, packed},
@@ -127,11 +127,17 @@ impl Dialect for PostgresDialect {
         let arguments = [&claim_arguments(request)[..], &more].concat();
         let (claim_row, position) = self
             .server
-            .query_expiring(Operation::Claim, Some(request.id), &self.statements.claim, &arguments, |rows| {
-                let position = rows.first().map_or(Ok(None), |row| row.int(2))?;
-                let TimedReply { clock_us, outcome } = rows::timed_claim_row(rows)?;
-                Ok(TimedReply { clock_us, outcome: outcome.map(|claim_row| (claim_row, position)) })
-            })
+            .query_expiring(
+                Operation::Claim,
+                Some(request.id),
+                &self.statements.claim,
+                &arguments,
+                |rows, _| {
+                    let position = rows.first().map_or(Ok(None), |row| row.int(2))?;
+                    let TimedReply { clock_us, outcome } = rows::timed_claim_row(&rows)?;
+                    Ok(TimedReply { clock_us, outcome: outcome.map(|claim_row| (claim_row, position)) })
+                },
+            )
             .await?;
         match (&claim_row, position) {
             (ClaimRow::Blocked { .. }, Some(position)) => waiter.queued_at(position.unsigned_abs()),
@@ -162,7 +168,7 @@ impl Dialect for PostgresDialect {
     async fn release(&self, request: &Request, wakeups: &Wakeups) -> Result<Release> {
         let arguments =
             [Arg::Bytes(bytes(&request.name)), Arg::Id(request.id), Arg::Text(self.listener.channel())];
-        match self.server.send(Operation::Release, &self.statements.release, &arguments).await {
+        match self.server.release(&self.statements.release, request, &arguments, [3, 4]).await {
             Ok((rows, reply_lost)) => {
                 let failed = |error| self.server.failed(Operation::Release, error);
                 let outcome = rows::release(rows.first(), 4, reply_lost).map_err(failed)?;
@@ -179,6 +185,17 @@ impl Dialect for PostgresDialect {
                 Err(error)
             }
         }
+    }
+
+    async fn park(&self, request: &Request, token: FencingToken, left: Duration) -> Result<Release> {
+        let arguments = [
+            Arg::Bytes(bytes(&request.name)),
+            Arg::Id(request.id),
+            Arg::Int(token.as_i64()),
+            Arg::Int(micros(left)),
+            Arg::Bool(self.durable),
+        ];
+        self.server.park(&self.statements.park, request, &arguments).await
     }
 
     async fn poll(&self, wakeups: &Arc<Wakeups>, _: bool) -> Result<PollOutcome> {
@@ -209,9 +226,10 @@ impl Dialect for PostgresDialect {
     }
 
     async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>> {
-        let notice = notice(order);
+        let (targets, notice) = (targets(order), notice(order));
         let arguments = [
             Arg::Bytes(bytes(name)),
+            Arg::Text(&targets),
             Arg::Text(&notice),
             Arg::Bool(order.force),
             Arg::Text(self.listener.break_channel()),

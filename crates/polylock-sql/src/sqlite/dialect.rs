@@ -28,7 +28,9 @@ use super::{
 use crate::engine::{
     columns::Columns,
     convert::{self, ConversionModes},
-    dialect::{Dialect, LIST_ROWS, MAX_TTL, MIN_TTL, PollInterval, PollOutcome, SWEEP_ROWS, bytes, notice},
+    dialect::{
+        Dialect, LIST_ROWS, MAX_TTL, MIN_TTL, PollInterval, PollOutcome, SWEEP_ROWS, bytes, notice, targets,
+    },
     records::stored_record,
     rows::{self, ClaimRow, EntryState, micros},
 };
@@ -39,6 +41,10 @@ const CLAIMS: usize = 8;
 
 /// The maximum number of entries of dead processes that a claim deletes, so that it ends in bounded time. The poller deletes the next one.
 const MAX_SUPERSEDED: u32 = 100;
+
+/// The time after its release for which a request that other processes may know is granted nothing: far longer than a process is stopped
+/// between two steps of a claim, unless somebody stops it.
+const REFUSED: Duration = Duration::from_secs(30);
 
 /// The locks of one file.
 pub(super) struct SqliteDialect {
@@ -231,6 +237,10 @@ impl Dialect for SqliteDialect {
 
     async fn release(&self, request: &Request, wakeups: &Wakeups) -> Result<Release> {
         let arguments = || SqliteArguments::default().with(bytes(&request.name)).with(id(request));
+        if request.outlives_process {
+            let refused = arguments().with(micros(REFUSED));
+            self.changed(Lane::Relaxed, Operation::Release, &self.statements.refuse, refused).await?;
+        }
         if !wakeups.is_watched(request.id) {
             // Neither need be on the disk, as opposed to a hand-over.
             for sql in [&self.statements.release, &self.statements.withdraw] {
@@ -248,6 +258,19 @@ impl Dialect for SqliteDialect {
         wakeups.notify(request.id);
         let sql = &self.statements.forget;
         Ok(Release::Lost(self.reason(Lane::Relaxed, Operation::Release, sql, request).await?))
+    }
+
+    async fn park(&self, request: &Request, token: FencingToken, left: Duration) -> Result<Release> {
+        self.reopen_if_moved(Operation::Renew).await?;
+        let arguments = SqliteArguments::default()
+            .with(bytes(&request.name))
+            .with(id(request))
+            .with(token.as_i64())
+            .with(micros(left));
+        self.rows(Lane::Durable, Operation::Renew, &self.statements.park, arguments, |rows| {
+            rows.first().map_or(Ok(Release::Lost(LostReason::Gone)), rows::parked)
+        })
+        .await
     }
 
     async fn poll(&self, wakeups: &Arc<Wakeups>, waiter_added: bool) -> Result<PollOutcome> {
@@ -273,7 +296,8 @@ impl Dialect for SqliteDialect {
     }
 
     async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>> {
-        let arguments = SqliteArguments::default().with(bytes(name)).with(notice(order));
+        let targets = format!("[{}]", targets(order));
+        let arguments = SqliteArguments::default().with(bytes(name)).with(notice(order)).with(targets);
         let sql = if order.force { &self.statements.break_lock } else { &self.statements.mark };
         self.rows(Lane::Relaxed, Operation::Break, sql, arguments, rows::holders).await
     }

@@ -54,6 +54,7 @@ pub(super) struct Statements {
     pub(super) release: SqlStr,
     pub(super) hand_over: SqlStr,
     pub(super) withdraw: SqlStr,
+    pub(super) park: SqlStr,
     pub(super) gone: SqlStr,
     pub(super) inspect: SqlStr,
     pub(super) list: SqlStr,
@@ -62,6 +63,7 @@ pub(super) struct Statements {
     pub(super) convert: SqlStr,
     pub(super) notice: SqlStr,
     pub(super) forget: SqlStr,
+    pub(super) refuse: SqlStr,
     pub(super) raise: SqlStr,
     pub(super) read_record: SqlStr,
     pub(super) write_record: SqlStr,
@@ -95,6 +97,7 @@ impl Statements {
                     .replace("{next}", &code(include_str!("statements/next.sql"))),
             ),
             withdraw: fill(include_str!("statements/withdraw.sql")),
+            park: fill(include_str!("statements/park.sql")),
             gone: fill(include_str!("statements/gone.sql")),
             inspect: fill(include_str!("statements/inspect.sql")),
             list: fill(include_str!("statements/list.sql")),
@@ -103,6 +106,7 @@ impl Statements {
             convert: fill(include_str!("statements/convert.sql")),
             notice: fill(include_str!("statements/notice.sql")),
             forget: fill(include_str!("statements/forget.sql")),
+            refuse: fill(include_str!("statements/refuse.sql")),
             raise: fill(include_str!("statements/raise.sql")),
             read_record: fill(include_str!("statements/read_record.sql")),
             write_record: fill(include_str!("statements/write_record.sql")),
@@ -157,7 +161,7 @@ fn fill(file: &str, prefix: &str, known: Version<'_>, more: &[(&str, String)]) -
         .replace("{conflicts walk.mode}", &format!("CASE walk.mode{by_mode} ELSE 0 END"))
         .replace("{exclusive}", &exclusive)
         .replace("{all}", &all);
-    for parameter in ["?8", "ttl"] {
+    for parameter in ["?3", "?4", "?8", "ttl"] {
         let until = format!("{NOW} + {parameter} + {STEP}");
         text = text.replace(&format!("{{until {parameter}}}"), &until);
     }

@@ -54,14 +54,10 @@ async fn a_broken_lock_wakes_its_waiters() {
     let file = TestFile::new();
     let (one, two) = (file.store().await, file.store().await);
     let [a, b] = [(); 2].map(|()| request("n", Mode::Exclusive));
-    held(&one, &a).await;
+    let token = held(&one, &a).await.token;
     queued(&one, &b).await;
-    two.inspect
-        .clone()
-        .unwrap()
-        .break_lock(&a.name, &BreakOrder::new(BreakNotice::default()).force())
-        .await
-        .unwrap();
+    let order = BreakOrder::new(BreakNotice::default(), [Some(token)]).force();
+    two.inspect.clone().unwrap().break_lock(&a.name, &order).await.unwrap();
     tokio::time::timeout(Duration::from_secs(5), one.backend.wait(&b)).await.unwrap().unwrap();
     held(&one, &b).await;
 }

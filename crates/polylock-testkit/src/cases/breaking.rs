@@ -3,8 +3,8 @@
 use std::{sync::mpsc, time::Duration};
 
 use polylock_core::{
-    BreakLock, BreakNotice, BreakOrder, Clock, Entry, KeepAlive, Label, LostReason, Mode, OwnerId, Release,
-    Request, SystemClock,
+    BreakLock, BreakNotice, BreakOrder, Clock, Entry, FencingToken, KeepAlive, Label, LostReason, Mode,
+    OwnerId, Release, Request, SystemClock,
 };
 
 use tokio::sync::oneshot;
@@ -12,8 +12,8 @@ use tokio::sync::oneshot;
 use crate::{
     ManualClock,
     trial::{
-        Outcome, SOON, Trial, acquired, acquired_by, chain, join, lock_name, outside, pass, released, soon,
-        timeout, tried, while_running, within,
+        Outcome, SOON, Trial, acquired, acquired_by, join, lock_name, outside, pass, released, soon, timeout,
+        tried, while_running, within,
     },
 };
 
@@ -29,15 +29,79 @@ async fn break_with_notice(order: BreakLock) -> Vec<Entry> {
     let BreakNotice { by, reason, .. } = notice();
     let order = order.by(&by.expect("a name")).reason(reason.expect("a reason").as_str());
     let broken = soon("a break", order).await;
-    broken.unwrap_or_else(|error| panic!("the break failed: {}", chain(&error)))
+    broken.unwrap_or_else(|error| panic!("the break failed: {}", error.chain()))
 }
 
 /// Breaks in the store itself, without core.
 async fn break_in_store(trial: &Trial, name: &str, force: bool) -> Vec<Entry> {
+    let order = BreakOrder::new(notice(), tokens(trial, name).await);
+    send(trial, name, if force { order.force() } else { order }).await
+}
+
+/// Returns the tokens of the present holders.
+async fn tokens(trial: &Trial, name: &str) -> Vec<Option<FencingToken>> {
+    trial.status(name).await.holders.iter().map(|holder| holder.token).collect()
+}
+
+/// Sends an order to the store itself.
+async fn send(trial: &Trial, name: &str, order: BreakOrder) -> Vec<Entry> {
     let (inspect, name) = (trial.inspect(), lock_name(name));
-    let order = BreakOrder::new(notice());
-    let order = if force { order.force() } else { order };
     trial.on_io(async move { inspect.break_lock(&name, &order).await }).await
+}
+
+/// A copy of an order that arrives late finds another holder.
+pub(super) async fn of_one_hold_never_touches_the_next(trial: Trial) -> Outcome {
+    let raw = trial.raw().await;
+    for force in [false, true] {
+        let [first, next] = [(); 2].map(|()| Request::new(lock_name("n"), Mode::Exclusive, trial.long()));
+        raw.hold(&first).await;
+        let order = BreakOrder::new(notice(), tokens(&trial, "n").await);
+        let order = if force { order.force() } else { order };
+        raw.release(&first).await;
+        raw.hold(&next).await;
+        let broken = send(&trial, "n", order).await;
+        assert_eq!(broken, [], "with force: {force}");
+        let renewed = raw.renew(&next).await;
+        assert!(matches!(renewed, KeepAlive::Held { .. }), "with force: {force}, {renewed:?}");
+        assert_eq!(raw.release(&next).await, Release::Released, "with force: {force}");
+    }
+    trial.assert_empty(&["n"], "after late breaks").await;
+    Ok(())
+}
+
+/// A reader that is broken does not take the others with it.
+pub(super) async fn of_one_reader_leaves_the_others(trial: Trial) -> Outcome {
+    let raw = trial.raw().await;
+    for force in [false, true] {
+        let [one, other] = [(); 2].map(|()| Request::new(lock_name("n"), Mode::Shared, trial.long()));
+        let token = raw.hold(&one).await.token;
+        raw.hold(&other).await;
+        let order = BreakOrder::new(notice(), [Some(token)]);
+        let broken = send(&trial, "n", if force { order.force() } else { order }).await;
+        assert_eq!(broken.iter().map(|entry| entry.token).collect::<Vec<_>>(), [Some(token)]);
+        assert_eq!(raw.renew(&one).await, KeepAlive::Lost(LostReason::Broken(notice())));
+        assert!(matches!(raw.renew(&other).await, KeepAlive::Held { .. }), "with force: {force}");
+        raw.release(&one).await;
+        assert_eq!(raw.release(&other).await, Release::Released, "with force: {force}");
+    }
+    trial.assert_empty(&["n"], "after a break").await;
+    Ok(())
+}
+
+/// The public API names the hold that its caller has seen.
+pub(super) async fn by_token_breaks_that_hold_alone(trial: Trial) -> Outcome {
+    let (here, there) = (trial.locks().await, trial.locks().await);
+    let guard = acquired(here.lock("n")).await;
+    let token = guard.fencing_token();
+    released(guard).await;
+    let next = acquired(here.lock("n")).await;
+    let stale = break_with_notice(there.break_lock("n").token(token)).await;
+    assert_eq!(stale, []);
+    let broken = break_with_notice(there.break_lock("n").token(token).token(next.fencing_token())).await;
+    assert_eq!(broken.iter().map(|entry| entry.token).collect::<Vec<_>>(), [Some(next.fencing_token())]);
+    drop(next);
+    released(acquired(there.lock("n")).await).await;
+    Ok(())
 }
 
 pub(super) async fn waits_for_the_holder(trial: Trial) -> Outcome {
@@ -141,9 +205,8 @@ pub(super) async fn keeps_the_first_notice(trial: Trial) -> Outcome {
     let holder = Request::new(lock_name("n"), Mode::Exclusive, trial.long());
     raw.hold(&holder).await;
     break_in_store(&trial, "n", false).await;
-    let (inspect, name) = (trial.inspect(), lock_name("n"));
-    let second = BreakOrder::new(BreakNotice::new(OwnerId::process(), None));
-    trial.on_io(async move { inspect.break_lock(&name, &second).await }).await;
+    let second = BreakOrder::new(BreakNotice::new(OwnerId::process(), None), tokens(&trial, "n").await);
+    send(&trial, "n", second).await;
     assert_eq!(raw.renew(&holder).await, KeepAlive::Lost(LostReason::Broken(notice())));
     // Its own release frees the lock, and finds its entry: no other request had the lock meanwhile.
     assert_eq!(raw.release(&holder).await, Release::Released);
@@ -203,6 +266,14 @@ pub(super) async fn of_a_free_lock_changes_nothing(trial: Trial) -> Outcome {
     let other = acquired(locks.lock("other")).await;
     assert_eq!(break_with_notice(locks.break_lock("n")).await, []);
     assert_eq!(break_with_notice(locks.break_lock("n").force()).await, []);
+    // In the store, too, to which core sends no break without a hold: of a hold that has ended.
+    let guard = acquired(locks.lock("n")).await;
+    let ended = guard.fencing_token();
+    released(guard).await;
+    for order in [BreakOrder::new(notice(), [Some(ended)]), BreakOrder::new(notice(), [Some(ended)]).force()]
+    {
+        assert_eq!(send(&trial, "n", order).await, []);
+    }
     assert!(trial.status("n").await.is_free());
     let others = trial.status("other").await.holders;
     assert_eq!(

@@ -7,8 +7,7 @@ use polylock_core::{Error, Guard, Locks, Operation};
 use crate::{
     faults::{Gate, Recording, Side, Slow},
     trial::{
-        CancelAt, Outcome, Trial, acquired, cancel_at, chain, join, lock_name, pass, released, soon, until,
-        watched,
+        CancelAt, Outcome, Trial, acquired, cancel_at, join, lock_name, pass, released, soon, until, watched,
     },
 };
 
@@ -32,7 +31,7 @@ pub(super) async fn at_every_poll<F: Future<Output = bool>>(round: impl Fn(Cance
 }
 
 pub(super) fn no_fault<T>(outcome: Option<Result<T, Error>>) -> Option<T> {
-    outcome.map(|outcome| outcome.unwrap_or_else(|error| panic!("{}", chain(&error))))
+    outcome.map(|outcome| outcome.unwrap_or_else(|error| panic!("{}", error.chain())))
 }
 
 pub(super) async fn at_every_poll_of_a_free_acquire(trial: Trial) -> Outcome {

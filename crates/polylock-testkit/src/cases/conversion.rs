@@ -22,8 +22,8 @@ use super::{
 use crate::{
     faults::Recording,
     trial::{
-        Outcome, SOON, Trial, acquired, cancel_at, chain, join, lock_name, pass, released, soon, tried,
-        until, watched, within,
+        Outcome, SOON, Trial, acquired, cancel_at, join, lock_name, pass, released, soon, tried, until,
+        watched, within,
     },
 };
 
@@ -32,13 +32,13 @@ const SHORT: Duration = Duration::from_millis(150);
 
 async fn upgraded(guard: &mut Guard, to: Mode) {
     let upgrade = soon("upgrade", guard.upgrade(to)).await;
-    upgrade.unwrap_or_else(|error| panic!("upgrade to {to}: {}", chain(&error)));
+    upgrade.unwrap_or_else(|error| panic!("upgrade to {to}: {}", error.chain()));
     assert_eq!(guard.mode(), to);
 }
 
 async fn downgraded(guard: &mut Guard, to: Mode) {
     let downgrade = soon("downgrade", guard.downgrade(to)).await;
-    downgrade.unwrap_or_else(|error| panic!("downgrade to {to}: {}", chain(&error)));
+    downgrade.unwrap_or_else(|error| panic!("downgrade to {to}: {}", error.chain()));
     assert_eq!(guard.mode(), to);
 }
 
@@ -60,7 +60,7 @@ async fn waits_ahead(locks: &Locks) {
 /// Waits until a request in the shared mode is granted the lock, because no conversion waits any more.
 async fn admits_readers(locks: &Locks) {
     let reader = within(SOON, "a new reader", locks.lock("n").shared().acquire()).await;
-    released(reader.unwrap_or_else(|error| panic!("acquire: {}", chain(&error)))).await;
+    released(reader.unwrap_or_else(|error| panic!("acquire: {}", error.chain()))).await;
 }
 
 pub(super) async fn a_downgrade_lets_waiters_in(trial: Trial) -> Outcome {
@@ -414,7 +414,7 @@ pub(super) async fn tasks_lose_no_update(trial: Trial) -> Outcome {
                             downgraded(&mut guard, Mode::Shared).await;
                         }
                         Err(Error::Deadlock { .. }) => {}
-                        Err(error) => panic!("upgrade: {}", chain(&error)),
+                        Err(error) => panic!("upgrade: {}", error.chain()),
                     }
                     released(guard).await;
                 }

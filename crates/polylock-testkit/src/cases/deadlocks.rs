@@ -5,7 +5,7 @@ use std::time::Duration;
 use polylock_core::{Error, Guard, Lock, Locks, OwnerId};
 use tokio::task::JoinHandle;
 
-use crate::trial::{Outcome, Trial, acquired, chain, join, pass, released, soon, within};
+use crate::trial::{Outcome, Trial, acquired, join, pass, released, soon, within};
 
 const CHECK: Duration = Duration::from_millis(300);
 /// The greatest time between the formation of a cycle and its report.
@@ -55,7 +55,7 @@ async fn cycle<const N: usize>(trial: &Trial) -> Outcome {
     let youngest = waits.pop().expect("N waiters");
     let refused = within(REPORT, "the report", join(youngest)).await;
     let error = refused.expect_err("the youngest request is refused");
-    let Error::Deadlock { cycle, .. } = &error else { panic!("{}", chain(&error)) };
+    let Error::Deadlock { cycle, .. } = &error else { panic!("{}", error.chain()) };
     for owner in &owners {
         assert!(cycle.contains(owner.as_str()), "{cycle}");
     }
@@ -64,7 +64,7 @@ async fn cycle<const N: usize>(trial: &Trial) -> Outcome {
     while let Some(guard) = guards.pop() {
         released(guard).await;
         if let Some(wait) = waits.pop() {
-            released(join(wait).await.unwrap_or_else(|error| panic!("{}", chain(&error)))).await;
+            released(join(wait).await.unwrap_or_else(|error| panic!("{}", error.chain()))).await;
         }
     }
     trial.assert_entries(0, "at the end").await;

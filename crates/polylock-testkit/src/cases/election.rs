@@ -14,7 +14,7 @@ use polylock_core::{Election, Fencing, FencingToken, Operation, Term};
 
 use crate::{
     ManualClock,
-    trial::{Outcome, Trial, chain, join, pass, released, scale, soon, until, while_running},
+    trial::{Outcome, Trial, join, pass, released, scale, soon, until, while_running},
 };
 
 const CANDIDATES: usize = 4;
@@ -64,7 +64,7 @@ pub(super) async fn one_leader_at_a_time(trial: Trial) -> Outcome {
         })
         .collect();
     for candidate in candidates {
-        let led = join(candidate).await.unwrap_or_else(|error| panic!("an election: {}", chain(&error)));
+        let led = join(candidate).await.unwrap_or_else(|error| panic!("an election: {}", error.chain()));
         assert_eq!(led, terms);
     }
     trial.assert_empty(&["n"], "after the election").await;
@@ -74,7 +74,7 @@ pub(super) async fn one_leader_at_a_time(trial: Trial) -> Outcome {
 /// Campaigns; the next guard of `election` must come soon.
 async fn elected(mut election: Election) -> (Election, polylock_core::Guard) {
     let guard = soon("campaign", election.campaign()).await;
-    (election, guard.unwrap_or_else(|error| panic!("campaign: {}", chain(&error))))
+    (election, guard.unwrap_or_else(|error| panic!("campaign: {}", error.chain())))
 }
 
 pub(super) async fn a_resignation_gives_the_next_candidate_a_turn(trial: Trial) -> Outcome {
@@ -124,7 +124,7 @@ pub(super) async fn a_lost_term_is_followed_by_another_one(trial: Trial) -> Outc
         .await
     }));
     let tokens = while_running(&clock, join(election)).await;
-    let tokens = tokens.unwrap_or_else(|error| panic!("an election: {}", chain(&error)));
+    let tokens = tokens.unwrap_or_else(|error| panic!("an election: {}", error.chain()));
     if trial.capabilities().fencing != Fencing::Absent {
         assert!(tokens.is_sorted_by(|before, after| before < after), "{tokens:?}");
     }

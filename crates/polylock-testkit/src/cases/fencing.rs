@@ -67,7 +67,7 @@ pub(super) async fn tokens_grow_across_a_break(trial: Trial) -> Outcome {
         let guard = acquired(locks.lock("n")).await;
         growing.next(guard.fencing_token(), "before a break");
         let (inspect, name) = (inspect.clone(), lock_name("n"));
-        let order = BreakOrder::new(BreakNotice::default()).force();
+        let order = BreakOrder::new(BreakNotice::default(), [Some(guard.fencing_token())]).force();
         trial.on_io(async move { inspect.break_lock(&name, &order).await }).await;
         let next = acquired(locks.lock("n")).await;
         growing.next(next.fencing_token(), "after a break");

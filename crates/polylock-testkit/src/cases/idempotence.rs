@@ -147,7 +147,7 @@ async fn renew_on(trial: &Trial, here: &Raw, there: &Raw) {
     let short = holder.ttl;
     holder.ttl = trial.long();
     match there.renew(&holder).await {
-        KeepAlive::Held { lease } => {
+        KeepAlive::Held { lease, .. } => {
             assert!(lease + Duration::from_millis(5) >= holder.ttl, "renewed only for {lease:?}");
         }
         other => panic!("expected Held from the renewal of a hold, got {other:?}"),

@@ -6,9 +6,7 @@ use polylock_core::{Clock, HoldLifetime, LockStatus, Locks, Operation, Order, Ow
 
 use crate::{
     faults::{Gate, Side},
-    trial::{
-        Outcome, Trial, Unsupported, acquired, chain, join, lock_name, pass, released, scale, soon, watched,
-    },
+    trial::{Outcome, Trial, Unsupported, acquired, join, lock_name, pass, released, scale, soon, watched},
 };
 
 pub(super) async fn nothing_after_cycles_over_distinct_names(trial: Trial) -> Outcome {
@@ -57,7 +55,7 @@ pub(super) async fn nothing_after_timeouts(trial: Trial) -> Outcome {
     for wait in waits {
         let refused = join(wait).await.expect_err("the lock is held");
         // Some waits are too short for a reply of the store; these in particular must leave nothing.
-        assert!(refused.is_not_acquired() || refused.is_temporary(), "{}", chain(&refused));
+        assert!(refused.is_not_acquired() || refused.is_temporary(), "{}", refused.chain());
     }
     trial.assert_entries(5, "only the holders remain").await;
     for holder in holders {
@@ -131,7 +129,7 @@ async fn list_of_held(locks: &Locks) -> Vec<LockStatus> {
     loop {
         match locks.list("lock ").await {
             Ok(listed) => return listed,
-            Err(error) => assert!(error.is_temporary(), "{}", chain(&error)),
+            Err(error) => assert!(error.is_temporary(), "{}", error.chain()),
         }
         pass(Duration::from_millis(50)).await;
     }

@@ -15,24 +15,24 @@ use crate::{
     ManualClock,
     faults::{Flaky, Gate, InjectedFault, Recording, Side},
     trial::{
-        CancelAt, Outcome, Raw, SOON, Trial, acquired, cancel_at, chain, join, lock_name, pass, released,
-        scale, soon, tried, until, watched, while_running, within,
+        CancelAt, Outcome, Raw, SOON, Trial, acquired, cancel_at, join, lock_name, pass, released, scale,
+        soon, tried, until, watched, while_running, within,
     },
 };
 
 const INSTANT: Duration = Duration::from_nanos(1);
 
 pub(super) async fn all(locks: MultiLock) -> MultiGuard {
-    soon("acquire", locks.acquire()).await.unwrap_or_else(|error| panic!("acquire: {}", chain(&error)))
+    soon("acquire", locks.acquire()).await.unwrap_or_else(|error| panic!("acquire: {}", error.chain()))
 }
 
 pub(super) async fn try_all(locks: MultiLock) -> Option<MultiGuard> {
     let outcome = soon("try_acquire", locks.try_acquire()).await;
-    outcome.unwrap_or_else(|error| panic!("try_acquire: {}", chain(&error)))
+    outcome.unwrap_or_else(|error| panic!("try_acquire: {}", error.chain()))
 }
 
 pub(super) async fn released_all(guard: MultiGuard) {
-    soon("release", guard.release()).await.unwrap_or_else(|error| panic!("release: {}", chain(&error)));
+    soon("release", guard.release()).await.unwrap_or_else(|error| panic!("release: {}", error.chain()));
 }
 
 pub(super) async fn tasks_lose_no_update(trial: Trial) -> Outcome {
@@ -113,7 +113,7 @@ pub(super) async fn a_busy_lock_leaves_no_entry(trial: Trial) -> Outcome {
                 assert_eq!(reason == NotAcquired::Busy, wait.is_zero(), "{reason} after a wait of {wait:?}");
             }
             // On a busy machine, the first reply may come after the timeout.
-            Err(error) => assert!(error.is_temporary() && !wait.is_zero(), "{}", chain(&error)),
+            Err(error) => assert!(error.is_temporary() && !wait.is_zero(), "{}", error.chain()),
             Ok(guard) => panic!("a held lock was granted: {guard:?}"),
         }
         trial.assert_entries(1, "only the holder remains after a wait").await;
@@ -139,7 +139,7 @@ pub(super) async fn a_fault_leaves_no_entry(trial: Trial) -> Outcome {
     // The waiter claims again about once a second.
     flaky.fail_next(Operation::Claim, InjectedFault::Permanent, 1);
     match join(waiting).await {
-        Err(error @ Error::Unavailable(_)) => assert!(!error.is_temporary(), "{}", chain(&error)),
+        Err(error @ Error::Unavailable(_)) => assert!(!error.is_temporary(), "{}", error.chain()),
         other => panic!("expected Unavailable after a permanent fault, got {other:?}"),
     }
     trial.assert_entries(1, "only the holder remains").await;

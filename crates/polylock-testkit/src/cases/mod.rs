@@ -16,6 +16,7 @@ mod hold_limits;
 mod idempotence;
 mod inspect;
 mod keep_alive;
+mod late;
 mod leaks;
 mod lost;
 mod many;
@@ -206,6 +207,21 @@ macro_rules! __cases {
                 a_hold_that_nobody_renews_ends_with_its_lease [Anywhere]
                 a_broken_hold_is_not_adopted [Anywhere Inspect]
                 a_hold_of_a_session_has_no_handle []
+                a_renewal_elsewhere_never_shortens_the_lease [Anywhere]
+                an_adoption_has_the_terms_of_the_store [Anywhere Convert]
+                a_conversion_elsewhere_ends_the_guard [Anywhere Convert]
+                a_slot_has_a_handle [Anywhere]
+                a_hold_that_was_left_is_not_adopted [Anywhere Park]
+            }
+            late {
+                a_renewal_with_a_shorter_ttl_changes_nothing [Anywhere]
+                a_claim_after_a_longer_renewal_changes_nothing [Anywhere]
+                a_claim_after_a_release_elsewhere_takes_nothing [Anywhere]
+                a_renewal_after_a_park_changes_nothing [Park]
+                a_second_park_changes_nothing [Park]
+                a_park_of_another_hold_changes_nothing [Park]
+                a_parked_hold_lasts_beyond_its_lease [Park]
+                a_parked_hold_is_released_and_broken [Park Inspect]
             }
             deadlocks {
                 of_two_owners_refuse_the_youngest_request [Inspect Order]
@@ -297,6 +313,9 @@ macro_rules! __cases {
                 by_force_grants_the_next_waiter_at_once [Inspect]
                 by_force_is_reported_by_the_release [Inspect]
                 of_a_free_lock_changes_nothing [Inspect]
+                of_one_hold_never_touches_the_next [Inspect]
+                of_one_reader_leaves_the_others [Inspect Shared]
+                by_token_breaks_that_hold_alone [Inspect]
             }
             release {
                 reports_if_it_removed_an_entry []

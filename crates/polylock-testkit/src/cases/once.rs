@@ -21,8 +21,7 @@ use crate::{
     faults::Recording,
     need::Need,
     trial::{
-        Outcome, SOON, Trial, acquired, cancel_at, chain, join, lock_name, pass, released, soon, watched,
-        within,
+        Outcome, SOON, Trial, acquired, cancel_at, join, lock_name, pass, released, soon, watched, within,
     },
 };
 
@@ -34,7 +33,7 @@ fn job(locks: &Locks) -> Once {
 }
 
 async fn ran<T: Debug, E: Debug>(run: impl Future<Output = Result<OnceOutcome<T, E>>>) -> OnceOutcome<T, E> {
-    soon("run", run).await.unwrap_or_else(|error| panic!("run: {}", chain(&error)))
+    soon("run", run).await.unwrap_or_else(|error| panic!("run: {}", error.chain()))
 }
 
 /// Runs the job, and returns the number of its attempt; `None` if it was skipped.
@@ -56,11 +55,11 @@ async fn attempt(job: Once, outcome: std::result::Result<(), &'static str>) -> O
 
 async fn last_run(locks: &Locks) -> Option<polylock_core::LastRun> {
     let last = soon("last_run", job(locks).last_run()).await;
-    last.unwrap_or_else(|error| panic!("last_run: {}", chain(&error)))
+    last.unwrap_or_else(|error| panic!("last_run: {}", error.chain()))
 }
 
 async fn begun(job: Once) -> OnceBegin {
-    soon("begin", job.begin()).await.unwrap_or_else(|error| panic!("begin: {}", chain(&error)))
+    soon("begin", job.begin()).await.unwrap_or_else(|error| panic!("begin: {}", error.chain()))
 }
 
 pub(super) async fn one_of_many_tasks_runs_the_job(trial: Trial) -> Outcome {
@@ -133,7 +132,7 @@ pub(super) async fn an_attempt_without_an_end_counts_as_failed(trial: Trial) -> 
     }
     // Another attempt waits until the process that may have died does not hold the lock any more.
     let again = within(ttl + SOON, "the lock of a dead process", job(&there).retries(1).begin()).await;
-    match again.unwrap_or_else(|error| panic!("begin: {}", chain(&error))) {
+    match again.unwrap_or_else(|error| panic!("begin: {}", error.chain())) {
         OnceBegin::Due(attempt) => {
             assert_eq!(attempt.report.run().attempt, 2);
             soon("the report", attempt.report.succeeded()).await.expect("the lock is held");
@@ -153,10 +152,10 @@ pub(super) async fn another_process_reports_the_outcome_of_an_attempt(trial: Tri
     let report = async |token| soon("the attempt", job(&there).report(token)).await;
     let OnceBegin::Due(first) = begun(job(&here)).await else { panic!("it has not run") };
     let token = first.report.run().token;
-    let failed = report(token).await.unwrap_or_else(|error| panic!("report: {}", chain(&error)));
+    let failed = report(token).await.unwrap_or_else(|error| panic!("report: {}", error.chain()));
     soon("the outcome", failed.failed("no disk")).await.expect("no later attempt");
     // A repeated report, after a lost reply, is no error and changes nothing.
-    let again = report(token).await.unwrap_or_else(|error| panic!("report: {}", chain(&error)));
+    let again = report(token).await.unwrap_or_else(|error| panic!("report: {}", error.chain()));
     soon("the same outcome", again.succeeded()).await.expect("no later attempt");
     match last_run(&here).await.expect("a record of the run").outcome {
         RunOutcome::Failed { reason, .. } => assert_eq!(reason, "no disk"),
@@ -168,7 +167,7 @@ pub(super) async fn another_process_reports_the_outcome_of_an_attempt(trial: Tri
     assert!(matches!(late, Err(Error::Lost { .. })), "{late:?}");
     assert_eq!(last_run(&here).await.map(|run| run.outcome), Some(RunOutcome::Unfinished));
     let second_report = report(second.report.run().token).await;
-    let second_report = second_report.unwrap_or_else(|error| panic!("report: {}", chain(&error)));
+    let second_report = second_report.unwrap_or_else(|error| panic!("report: {}", error.chain()));
     soon("the outcome", second_report.succeeded()).await.expect("no later attempt");
     released(second.guard).await;
     assert_eq!(attempt(job(&here).retries(9), Ok(())).await, None, "it has succeeded");
@@ -264,7 +263,7 @@ pub(super) async fn a_process_that_lost_the_lock_does_not_begin(trial: Trial) ->
         let begun = soon("begin", here.once(name).every(LONG).begin()).await;
         assert!(matches!(begun, Err(Error::Lost { .. })), "overtaken {name} its write: {begun:?}");
         let last = soon("last_run", other.once(name).last_run()).await;
-        let last = last.unwrap_or_else(|error| panic!("last_run: {}", chain(&error))).expect("the other run");
+        let last = last.unwrap_or_else(|error| panic!("last_run: {}", error.chain())).expect("the other run");
         assert!(matches!(last.outcome, RunOutcome::Succeeded { .. }), "overtaken {name} its write: {last:?}");
         trial.assert_entries(0, "at the end").await;
     }

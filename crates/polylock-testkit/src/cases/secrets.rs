@@ -10,8 +10,8 @@ use crate::{
     need::Need,
     trace::TraceCapture,
     trial::{
-        Outcome, Trial, Unsupported, acquired, acquired_by, chain, join, lock_name, pass, released, soon,
-        tried, until, watched,
+        Outcome, Trial, Unsupported, acquired, acquired_by, join, lock_name, pass, released, soon, tried,
+        until, watched,
     },
 };
 
@@ -67,7 +67,7 @@ fn show(shown: &mut Vec<(String, String)>, what: &str, value: &impl Debug) {
 fn show_error(shown: &mut Vec<(String, String)>, what: &str, error: Option<Error>) {
     let error = error.unwrap_or_else(|| panic!("expected an error: {what}"));
     show(shown, what, &error);
-    shown.push((what.to_owned(), chain(&error)));
+    shown.push((what.to_owned(), error.chain()));
 }
 
 pub(super) async fn do_not_appear_in_public_output(trial: Trial) -> Outcome {

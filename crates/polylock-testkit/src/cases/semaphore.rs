@@ -18,8 +18,8 @@ use super::{
 use crate::{
     faults::Call,
     trial::{
-        CancelAt, Outcome, SOON, Trial, acquired, cancel_at, chain, join, pass, released, scale, soon, tried,
-        until, within,
+        CancelAt, Outcome, SOON, Trial, acquired, cancel_at, join, pass, released, scale, soon, tried, until,
+        within,
     },
 };
 
@@ -30,16 +30,16 @@ fn turns(calls: &[Call]) -> usize {
 }
 
 async fn slot(semaphore: Semaphore) -> SlotGuard {
-    soon("acquire", semaphore.acquire()).await.unwrap_or_else(|error| panic!("acquire: {}", chain(&error)))
+    soon("acquire", semaphore.acquire()).await.unwrap_or_else(|error| panic!("acquire: {}", error.chain()))
 }
 
 async fn try_slot(semaphore: Semaphore) -> Option<SlotGuard> {
     let outcome = soon("try_acquire", semaphore.try_acquire()).await;
-    outcome.unwrap_or_else(|error| panic!("try_acquire: {}", chain(&error)))
+    outcome.unwrap_or_else(|error| panic!("try_acquire: {}", error.chain()))
 }
 
 async fn released_slot(guard: SlotGuard) {
-    soon("release", guard.release()).await.unwrap_or_else(|error| panic!("release: {}", chain(&error)));
+    soon("release", guard.release()).await.unwrap_or_else(|error| panic!("release: {}", error.chain()));
 }
 
 pub(super) async fn one_slot_excludes_other_holders(trial: Trial) -> Outcome {
@@ -269,7 +269,7 @@ pub(super) async fn the_slot_of_a_dead_holder_is_free_after_its_ttl(trial: Trial
     let (number, deadline) = (dead.slot(), dead.deadline());
     assert!(dead.leave_to_expire().is_ok());
     let next = within(ttl + SOON, "the slot of a dead holder", there.semaphore("n", 2).acquire()).await;
-    let next = next.unwrap_or_else(|error| panic!("acquire: {}", chain(&error)));
+    let next = next.unwrap_or_else(|error| panic!("acquire: {}", error.chain()));
     assert_eq!(next.slot(), number);
     assert!(SystemClock.now() >= deadline, "granted before the end of the lease");
     released_slot(next).await;
@@ -290,7 +290,7 @@ pub(super) async fn a_wait_that_times_out_leaves_no_entry(trial: Trial) -> Outco
             assert!(waited >= wait && waited <= took, "reported a wait of {waited:?}, took {took:?}");
         }
         // On a busy machine, the first reply may come after the timeout.
-        Err(error) => assert!(error.is_temporary(), "{}", chain(&error)),
+        Err(error) => assert!(error.is_temporary(), "{}", error.chain()),
         Ok(guard) => panic!("a slot that is taken was granted: {guard:?}"),
     }
     trial.assert_entries(1, "only the holder remains").await;
@@ -326,7 +326,7 @@ pub(super) async fn shows_its_slots_and_waiters(trial: Trial) -> Outcome {
 
 async fn inspected(locks: &Locks) -> polylock_core::SemaphoreStatus {
     let status = soon("inspect_semaphore", locks.inspect_semaphore("n")).await;
-    status.unwrap_or_else(|error| panic!("inspect_semaphore: {}", chain(&error)))
+    status.unwrap_or_else(|error| panic!("inspect_semaphore: {}", error.chain()))
 }
 
 pub(super) async fn at_every_poll_of_a_free_acquire(trial: Trial) -> Outcome {

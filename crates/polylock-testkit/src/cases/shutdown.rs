@@ -6,14 +6,14 @@ use crate::{
     ManualClock,
     faults::{Gate, Side},
     trial::{
-        CancelAt, Outcome, Trial, acquired, acquired_by, cancel_at, chain, join, lock_name, outside, soon,
-        tried, watched,
+        CancelAt, Outcome, Trial, acquired, acquired_by, cancel_at, join, lock_name, outside, soon, tried,
+        watched,
     },
 };
 
 async fn shut_down(locks: &polylock_core::Locks) -> ShutdownReport {
     let report = soon("the shutdown", locks.shutdown()).await;
-    report.unwrap_or_else(|error| panic!("shutdown: {}", chain(&error)))
+    report.unwrap_or_else(|error| panic!("shutdown: {}", error.chain()))
 }
 
 async fn assert_refused(lock: Lock) {
@@ -27,7 +27,7 @@ pub(super) async fn releases_all_holds(trial: Trial) -> Outcome {
     let lost = guards[0].lost();
     let there = blocking::Locks::from(locks.clone());
     let of_thread = outside(move || there.lock("c").acquire()).await;
-    let of_thread = of_thread.unwrap_or_else(|error| panic!("acquire: {}", chain(&error)));
+    let of_thread = of_thread.unwrap_or_else(|error| panic!("acquire: {}", error.chain()));
     let kept = acquired(other.lock("d")).await;
 
     let report = shut_down(&locks).await;

@@ -12,7 +12,7 @@ use std::{
 use polylock_core::{Clock, Error, FencingToken, Result, SystemClock, blocking::Locks};
 
 use super::drop::arrives_at_the_end;
-use crate::trial::{Outcome, Trial, chain, outside, timeout};
+use crate::trial::{Outcome, Trial, outside, timeout};
 
 pub(super) async fn acquire_without_a_runtime(trial: Trial) -> Outcome {
     let [here, there] = [trial.locks().await, trial.locks().await].map(Locks::from);
@@ -35,7 +35,7 @@ fn tokens_of_two_grants(here: &Locks, there: &Locks) -> Result<[FencingToken; 2]
 }
 
 fn ok<T>(result: Result<T, Error>) -> T {
-    result.unwrap_or_else(|error| panic!("a blocking call: {}", chain(&error)))
+    result.unwrap_or_else(|error| panic!("a blocking call: {}", error.chain()))
 }
 
 /// The number of increments of each thread.

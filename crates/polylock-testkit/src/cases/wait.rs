@@ -9,9 +9,7 @@ use polylock_core::{
 
 use crate::{
     faults::{Call, Flaky, InjectedFault, Recording},
-    trial::{
-        Outcome, SOON, Trial, acquired, chain, join, lock_name, pass, released, soon, tried, watched, within,
-    },
+    trial::{Outcome, SOON, Trial, acquired, join, lock_name, pass, released, soon, tried, watched, within},
 };
 
 pub(super) async fn a_wait_of_zero_tries_once(trial: Trial) -> Outcome {
@@ -53,7 +51,7 @@ pub(super) async fn a_timeout_is_precise(trial: Trial) -> Outcome {
                 assert!(
                     other.is_temporary() && unanswered == 1,
                     "expected a timeout, got: {}",
-                    chain(&other)
+                    other.chain()
                 );
             }
         }
@@ -62,7 +60,7 @@ pub(super) async fn a_timeout_is_precise(trial: Trial) -> Outcome {
     }
     // The store may have no time to answer at all. Then the state of the lock is unknown, and the wait ends all the same.
     let (error, took) = time_to_error(there.lock("n").wait(Duration::from_millis(1))).await;
-    assert!(error.is_not_acquired() || error.is_temporary(), "{}", chain(&error));
+    assert!(error.is_not_acquired() || error.is_temporary(), "{}", error.chain());
     assert!(took < SOON, "timed out after {took:?}, long after the timeout of a millisecond");
     released(guard).await;
     trial.assert_empty(&["n"], "after the timeouts").await;
@@ -258,7 +256,7 @@ pub(super) async fn a_long_outage_ends_the_wait(trial: Trial) -> Outcome {
     let refused = soon("an outage", locks.lock("n").outage(outage).acquire()).await;
     let took = SystemClock.now().since(began);
     match refused {
-        Err(error @ Error::Unavailable(_)) => assert!(error.is_temporary(), "{}", chain(&error)),
+        Err(error @ Error::Unavailable(_)) => assert!(error.is_temporary(), "{}", error.chain()),
         other => panic!("expected Unavailable after an outage, got {other:?}"),
     }
     assert!(
@@ -279,7 +277,7 @@ pub(super) async fn a_permanent_fault_ends_the_wait(trial: Trial) -> Outcome {
         flaky.fail_next(Operation::Claim, fault, 1);
         let refused = soon("a permanent fault", locks.lock("n").acquire()).await;
         match refused {
-            Err(error @ Error::Unavailable(_)) => assert!(!error.is_temporary(), "{}", chain(&error)),
+            Err(error @ Error::Unavailable(_)) => assert!(!error.is_temporary(), "{}", error.chain()),
             other => panic!("expected Unavailable after {fault:?}, got {other:?}"),
         }
         assert_eq!(flaky.failed(), 1, "a permanent fault was retried");
@@ -304,7 +302,7 @@ pub(super) async fn a_grant_at_the_instant_of_the_timeout_is_not_lost(trial: Tri
                 released(guard).await;
             }
             Err(error) => {
-                assert!(error.is_not_acquired() || error.is_temporary(), "{}", chain(&error));
+                assert!(error.is_not_acquired() || error.is_temporary(), "{}", error.chain());
             }
         }
         trial.assert_empty(&["n"], "at the end").await;
@@ -323,7 +321,7 @@ pub(super) async fn time_out(trial: &Trial, rounds: u64) {
         let refused = soon("a wait that times out", locks.lock("n").wait(wait).acquire()).await;
         match refused {
             // A claim without a reply is an outage, not a busy lock.
-            Err(error) => assert!(error.is_not_acquired() || error.is_temporary(), "{}", chain(&error)),
+            Err(error) => assert!(error.is_not_acquired() || error.is_temporary(), "{}", error.chain()),
             Ok(guard) => panic!("a held lock was granted: {guard:?}"),
         }
     }
@@ -361,7 +359,7 @@ pub(super) async fn the_queue_is_read_for_a_display(trial: Trial) -> Outcome {
     let queue = shown(&progress, |queue| queue.queue_position(&owners[1]) == Some(1)).await;
     assert_eq!(queue.holders.first().map(|holder| &holder.owner), Some(&owners[0]));
     for waiter in [first, second] {
-        let guard = join(waiter).await.unwrap_or_else(|error| panic!("acquire: {}", chain(&error)));
+        let guard = join(waiter).await.unwrap_or_else(|error| panic!("acquire: {}", error.chain()));
         released(guard).await;
     }
     trial.assert_empty(&["n"], "after the waiters").await;

@@ -11,137 +11,11 @@ use async_trait::async_trait;
 use polylock_core::{
     Backend, BreakNotice, BreakOrder, Capabilities, ClaimOutcome, Clock, Conversion, ConversionOutcome,
     Convert, Entry, Fencing, FencingToken, Grant, HoldLifetime, Inspect, KeepAlive, KeepRecord, LockName,
-    LockStatus, LostReason, Mode, Modes, Notifications, Order, RaiseToken, Record, Release, Request,
-    RequestId, Result, Store, StoredRecord, SystemClock, Wake,
+    LockStatus, LostReason, Mode, Modes, Moment, Notifications, Order, Park, RaiseToken, Record, Release,
+    Request, RequestId, Result, Store, StoredRecord, SystemClock, Wake,
 };
 
-/// The bug of a store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Bug {
-    /// No bug: the control group.
-    None,
-    /// Every request is granted at once.
-    GrantsEveryRequest,
-    /// Names are compared without regard to case and outer spaces.
-    FoldsNames,
-    /// Long names are truncated to 254 bytes.
-    TruncatesNames,
-    /// All names are one lock.
-    OneLockForAll,
-    /// Every grant has the same token.
-    ConstantToken,
-    /// A raise of the tokens is acknowledged, but not carried out.
-    NeverRaises,
-    /// The first request after a release gets the lock.
-    NoQueue,
-    /// A waiter that claims again goes to the end of the queue.
-    ForgetsPositions,
-    /// A holder that claims again gets a new grant.
-    GrantsAgain,
-    /// Every claim is a request of its own, so a lost reply leaves an entry.
-    DuplicatesClaims,
-    /// Waiters are never notified.
-    NeverNotifies,
-    /// Waiters are never notified, and queue positions have no numbers.
-    OmitsNumbers,
-    /// A release is acknowledged, but not carried out.
-    ForgetsReleases,
-    /// A waiter can't withdraw.
-    NeverWithdraws,
-    /// A release releases the lock of any holder.
-    ReleasesAnyHolder,
-    /// A renewal of a missing entry creates it again.
-    RenewalCreates,
-    /// A renewal always reports success, and does nothing.
-    RenewalAlwaysSucceeds,
-    /// A request that does not queue is queued.
-    QueuesTries,
-    /// Leases never expire.
-    NeverExpires,
-    /// A lease expires after half its time.
-    ExpiresEarly,
-    /// A lease is reported as twice as long as it is.
-    ExaggeratesLeases,
-    /// A lease is granted and reported for half its time.
-    GrantsHalf,
-    /// Every mode is exclusive.
-    EveryModeExclusive,
-    /// PR is treated as CR.
-    SharedIsWeak,
-    /// Inspection omits labels.
-    ForgetsLabels,
-    /// Inspection returns waiters in reverse order.
-    ShowsWaitersReversed,
-    /// A list treats its prefix as a case-insensitive pattern.
-    PrefixFolds,
-    /// The outcomes of a batch are returned in another order.
-    ShufflesOutcomes,
-    /// A batch returns outcomes only for its first half.
-    KeepsHalfABatchAlive,
-    /// A waiter is reported as kept alive, but is not.
-    DoesNotKeepWaitersAlive,
-    /// Every claim blocks its thread.
-    Blocks,
-    /// A release always reports an entry.
-    ReleaseAlwaysSucceeds,
-    /// A break is acknowledged, but not carried out.
-    BreakDoesNothing,
-    /// A cooperative break removes the hold at once.
-    BreakIsForced,
-    /// A break loses its owner and reason.
-    ForgetsNotices,
-    /// The last of two notices stays.
-    KeepsTheLastNotice,
-    /// A hold that is marked as broken is renewed.
-    RenewsBroken,
-    /// Break notices are never pushed.
-    NeverAlerts,
-    /// A break also breaks other locks.
-    BreaksAll,
-    /// A record of each request is kept until its release.
-    KeepsUnreleasedRecords,
-    /// `Debug` shows request ids.
-    ShowsIds,
-    /// Request ids appear in traces.
-    TracesIds,
-    /// The declared range of TTLs is empty.
-    EmptyTtlRange,
-    /// A conversion is acknowledged, but not carried out.
-    NeverConverts,
-    /// A late copy of a conversion is carried out.
-    ConvertsAgain,
-    /// New requests overtake an upgrade that waits.
-    ForgetsUpgrades,
-    /// An upgrade that has ended still keeps new requests out.
-    KeepsUpgrades,
-    /// A hold that is gone or broken is reported as converted.
-    ConvertsLostHolds,
-    /// The record of a job is not written.
-    ForgetsRecords,
-    /// A late copy of a write replaces a later record of a job.
-    ReplacesLaterRecords,
-    /// The record of a job is kept for ever.
-    KeepsRecords,
-    /// No bug: declares the minimum of capabilities.
-    Minimal,
-}
-
-impl Bug {
-    fn is_in_conversions(self) -> bool {
-        matches!(
-            self,
-            Self::NeverConverts
-                | Self::ConvertsAgain
-                | Self::ForgetsUpgrades
-                | Self::KeepsUpgrades
-                | Self::ConvertsLostHolds
-        )
-    }
-
-    fn is_in_records(self) -> bool {
-        matches!(self, Self::ForgetsRecords | Self::ReplacesLaterRecords | Self::KeepsRecords)
-    }
-}
+use crate::bug::Bug;
 
 /// A connection to a store with a bug.
 pub struct Broken {
@@ -160,6 +34,8 @@ pub struct State {
     seen: Vec<RequestId>,
     last_notice: Option<BreakNotice>,
     written: HashMap<LockName, Record>,
+    /// The ends of the leases.
+    ends: HashMap<RequestId, Moment>,
 }
 
 impl State {
@@ -185,6 +61,7 @@ impl Broken {
         let (raise, records, convert) = (inner.raise.clone(), inner.records.clone(), inner.convert.clone());
         let broken = Arc::new(Self { inner, capabilities, bug, state });
         let store = Store::inspectable(broken.clone()).alerting(alerts);
+        let store = if broken.inner.park.is_some() { store.parking(broken.clone()) } else { store };
         let store = match convert {
             Some(_) if bug.is_in_conversions() => store.converting(broken.clone()),
             Some(convert) => store.converting(convert),
@@ -241,6 +118,21 @@ impl Broken {
         misread
     }
 
+    /// Makes the hold of `request` end in its TTL, unless that is set again.
+    fn set_end(&self, request: &Request) {
+        let (store, state, request) = (self.inner.backend.clone(), self.state.clone(), request.clone());
+        let end = SystemClock.now() + request.ttl;
+        self.state().ends.insert(request.id, end);
+        tokio::spawn(async move {
+            SystemClock.sleep_until(end).await;
+            let is_last =
+                state.lock().unwrap_or_else(PoisonError::into_inner).ends.get(&request.id) == Some(&end);
+            if is_last {
+                store.release(&request).await.unwrap();
+            }
+        });
+    }
+
     fn reported(&self, request: &Request, grant: Grant) -> Grant {
         match self.bug {
             Bug::ConstantToken => Grant::new(FencingToken::new(1).unwrap(), grant.lease),
@@ -265,9 +157,9 @@ impl fmt::Debug for Broken {
 impl Broken {
     async fn keep(&self, request: &Request) -> Result<KeepAlive> {
         let misread = self.misread(request);
-        let held = |lease| KeepAlive::Held { lease };
+        let held = |lease, terms| KeepAlive::Held { lease, terms };
         match self.bug {
-            Bug::RenewalAlwaysSucceeds => return Ok(held(request.ttl)),
+            Bug::RenewalAlwaysSucceeds => return Ok(held(request.ttl, None)),
             Bug::DoesNotKeepWaitersAlive if self.state().queued.contains(&request.id) => {
                 return Ok(KeepAlive::Queued);
             }
@@ -277,14 +169,19 @@ impl Broken {
         Ok(match (self.bug, outcome) {
             (Bug::RenewalCreates, KeepAlive::Lost(reason)) => match self.inner.backend.claim(&misread).await?
             {
-                ClaimOutcome::Granted(grant) => held(grant.lease),
+                ClaimOutcome::Granted(grant) => held(grant.lease, None),
                 ClaimOutcome::Queued(_) => KeepAlive::Lost(reason),
             },
-            (Bug::RenewsBroken, KeepAlive::Lost(LostReason::Broken(_))) => held(request.ttl),
+            (Bug::RenewsBroken, KeepAlive::Lost(LostReason::Broken(_))) => held(request.ttl, None),
             (Bug::KeepsTheLastNotice, KeepAlive::Lost(LostReason::Broken(_))) => {
                 KeepAlive::Lost(LostReason::Broken(self.state().last_notice.clone().unwrap()))
             }
-            (Bug::ExaggeratesLeases, KeepAlive::Held { lease }) => held(lease * 2),
+            (Bug::ExaggeratesLeases, KeepAlive::Held { lease, terms }) => held(lease * 2, terms),
+            (Bug::OmitsTerms, KeepAlive::Held { lease, .. }) => held(lease, None),
+            (Bug::RenewalShortens, outcome @ KeepAlive::Held { .. }) => {
+                self.set_end(request);
+                outcome
+            }
             (_, outcome) => outcome,
         })
     }
@@ -324,6 +221,9 @@ impl Backend for Broken {
             ClaimOutcome::Granted(grant) => {
                 self.state().queued.remove(&request.id);
                 self.state().holders.insert(request.name.clone(), request.clone());
+                if self.bug == Bug::RenewalShortens {
+                    self.set_end(request);
+                }
                 ClaimOutcome::Granted(self.reported(request, grant))
             }
             ClaimOutcome::Queued(position) => {
@@ -362,8 +262,9 @@ impl Backend for Broken {
     }
 
     async fn release(&self, request: &Request) -> Result<Release> {
-        let misread = self.misread(request);
+        let mut misread = self.misread(request);
         match self.bug {
+            Bug::GrantsReleased => misread.outlives_process = false,
             Bug::ForgetsReleases => return Ok(Release::Released),
             Bug::NeverWithdraws if self.state().queued.contains(&request.id) => {
                 return Ok(Release::Released);
@@ -388,6 +289,29 @@ impl Backend for Broken {
             _ => self.inner.backend.request_records(),
         }
     }
+}
+
+#[async_trait]
+impl Park for Broken {
+    async fn park(&self, request: &Request, token: FencingToken, left: Duration) -> Result<Release> {
+        let park = self.inner.park.as_ref().unwrap();
+        match self.bug {
+            Bug::ParkDoesNothing => return Ok(Release::Released),
+            Bug::ParkReleases => return self.inner.backend.release(request).await,
+            _ => {}
+        }
+        let mut token = token;
+        if self.bug == Bug::ParksAnyHold {
+            let status = self.inner.inspect.as_ref().unwrap().inspect(&request.name).await?;
+            token = tokens(&status)[0].unwrap();
+        }
+        let left = if self.bug == Bug::ExpiresEarly { left / 2 } else { left };
+        park.park(&self.misread(request), token, left).await
+    }
+}
+
+fn tokens(status: &LockStatus) -> Vec<Option<FencingToken>> {
+    status.holders.iter().map(|holder| holder.token).collect()
 }
 
 #[async_trait]
@@ -481,9 +405,11 @@ impl Inspect for Broken {
             Bug::BreakDoesNothing => return Ok(inspect.inspect(name).await?.holders),
             Bug::BreakIsForced => order.force = true,
             Bug::ForgetsNotices => order.notice = BreakNotice::default(),
+            Bug::BreaksTheNext => order.targets = tokens(&inspect.inspect(name).await?),
             Bug::BreaksAll => {
                 for status in inspect.list("").await? {
                     if status.name != *name {
+                        let order = BreakOrder::new(order.notice.clone(), tokens(&status));
                         inspect.break_lock(&status.name, &order).await?;
                     }
                 }

@@ -22,6 +22,8 @@ pub struct Database {
     holds: BTreeMap<(Vec<u8>, Vec<u8>), Entry>,
     /// The waiters by name and queue position.
     waiters: BTreeMap<(Vec<u8>, i64), Entry>,
+    /// The requests whose claims are refused after their release, and the time until which they are.
+    refused: BTreeMap<(Vec<u8>, Vec<u8>), i64>,
 }
 
 /// A hold or a waiter.
@@ -33,6 +35,7 @@ struct Entry {
     mode: i64,
     owner: String,
     expires_us: i64,
+    is_parked: bool,
 }
 
 /// A grant.
@@ -121,18 +124,25 @@ impl Database {
                     mode: mode.int(),
                     owner: text(owner.bytes()),
                     expires_us: self.now_us + ttl.int(),
+                    is_parked: false,
                 };
                 let ttls = (ttl.int(), queue_ttl.int());
                 self.claim((name.bytes(), slot.bytes()), entry, modes.int(), ttls, counts.int(), expiry.int())
             }
             ("keep_alive", [batch]) => self.keep_alive(batch.bytes()),
-            ("release", [name, request, slot]) => {
-                self.release(name.bytes(), request.bytes(), slot.bytes().to_vec())
+            ("release", [name, request, slot, refused, expiry]) => {
+                let key = (name.bytes(), request.bytes());
+                self.release(key, slot.bytes().to_vec(), refused.int(), expiry.int())
+            }
+            ("park", [name, request, slot, token, left, refused, expiry]) => {
+                let key = (name.bytes().to_vec(), slot.bytes().to_vec());
+                self.park(&key, (request.bytes(), token.int()), (left.int(), refused.int()), expiry.int())
             }
             ("sweep", _) => {
                 let now = self.now_us;
                 self.holds.retain(|_, hold| hold.expires_us > now);
                 self.waiters.retain(|_, waiter| waiter.expires_us > now);
+                self.refused.retain(|_, until| *until > now);
                 Row(vec![Value::Bytes(Vec::new()); 3])
             }
             _ => return None,
@@ -178,6 +188,19 @@ impl Database {
         let (now, token) = (self.now_us, self.gate + 1);
         if now > expiry && !self.has(Planted::MysqlLateClaim) {
             return Row(vec![Value::Null, Value::Null, Value::Null, Value::Null, Value::Int(now)]);
+        }
+        let is_refused =
+            self.refused.get(&(name.to_vec(), entry.request.clone())).is_some_and(|until| *until > now);
+        if is_refused {
+            let behind = Value::Bytes(entry.request);
+            return Row(vec![
+                Value::Null,
+                Value::Int(1000),
+                behind,
+                Value::Null,
+                Value::Int(now),
+                Value::Null,
+            ]);
         }
         self.delete_expired_holds(name);
         let key = (name.to_vec(), slot.to_vec());
@@ -237,7 +260,7 @@ impl Database {
 
     /// `keep_alive.sql`.
     fn keep_alive(&mut self, batch: &[u8]) -> Row {
-        let (mut batch, mut states, now) = (Batch(batch), Vec::new(), self.now_us);
+        let (mut batch, mut states, now) = (Batch(batch), String::new(), self.now_us);
         while let Some(name) = batch.name() {
             let request = batch.request();
             let key = (name.to_vec(), batch.slot(&request));
@@ -245,26 +268,39 @@ impl Database {
             let is_false = self.has(Planted::MysqlFalseRenewal);
             let is_live = |entry: &&mut Entry| entry.request == request && entry.expires_us > now;
             if let Some(hold) = self.holds.get_mut(&key).filter(is_live) {
-                if !is_false {
-                    hold.expires_us = now + ttl;
+                if hold.is_parked {
+                    states += "G,";
+                    continue;
                 }
-                states.push(b'H');
+                let mut left = ttl;
+                if !is_false {
+                    hold.expires_us = hold.expires_us.max(now + ttl);
+                    left = hold.expires_us - now;
+                }
+                write!(states, "H {left} {} {},", hold.number, hold.mode).ok();
                 continue;
             }
             let waiters = self.waiters.iter_mut().filter(|((of, _), _)| of == name);
             match waiters.map(|(_, waiter)| waiter).find(is_live) {
                 Some(waiter) => {
-                    waiter.expires_us = now + queue_ttl;
-                    states.push(b'Q');
+                    waiter.expires_us = waiter.expires_us.max(now + queue_ttl);
+                    states += "Q,";
                 }
-                None => states.push(b'G'),
+                None => states += "G,",
             }
         }
-        Row(vec![Value::Bytes(states)])
+        Row(vec![Value::Bytes(states.into_bytes())])
     }
 
     /// `release.sql`.
-    fn release(&mut self, name: &[u8], request: &[u8], slot: Vec<u8>) -> Row {
+    fn release(&mut self, (name, request): (&[u8], &[u8]), slot: Vec<u8>, refused: i64, expiry: i64) -> Row {
+        let now = self.now_us;
+        if now > expiry {
+            return Row(vec![Value::Null, Value::Null, Value::Bytes(Vec::new()), Value::Int(now)]);
+        }
+        if refused > 0 {
+            self.refused.insert((name.to_vec(), request.to_vec()), now + refused);
+        }
         let before = self.waiters.len();
         self.waiters.retain(|(of, _), waiter| of != name || waiter.request != request);
         let key = (name.to_vec(), slot);
@@ -275,7 +311,32 @@ impl Database {
         }
         let found = is_held || self.waiters.len() < before;
         let grants = self.hand_over(name).into_bytes();
-        Row(vec![Value::Int(found.into()), Value::Null, Value::Bytes(grants)])
+        Row(vec![Value::Int(found.into()), Value::Null, Value::Bytes(grants), Value::Int(now)])
+    }
+
+    /// `park.sql`.
+    fn park(
+        &mut self,
+        key: &(Vec<u8>, Vec<u8>),
+        (request, token): (&[u8], i64),
+        (left, refused): (i64, i64),
+        expiry: i64,
+    ) -> Row {
+        let now = self.now_us;
+        if now > expiry {
+            return Row(vec![Value::Null, Value::Null, Value::Int(now)]);
+        }
+        let is_target =
+            |hold: &&mut Entry| hold.request == request && hold.number == token && hold.expires_us > now;
+        let hold = self.holds.get_mut(key).filter(is_target);
+        let is_parked = hold.is_some();
+        if let Some(hold) = hold.filter(|hold| !hold.is_parked) {
+            (hold.is_parked, hold.expires_us) = (true, now + left);
+        }
+        if is_parked && refused > 0 {
+            self.refused.insert((key.0.clone(), request.to_vec()), now + refused);
+        }
+        Row(vec![Value::Int(is_parked.into()), Value::Null, Value::Int(now)])
     }
 
     /// Grants the lock to every waiter that can hold it now.

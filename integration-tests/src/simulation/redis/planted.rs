@@ -25,7 +25,10 @@ pub const fn changes(planted: Option<Planted>) -> Changes {
             "mine, ahead = settle(ahead, id, ttl)",
             "if redis.call('EXISTS', QUEUE) == 1 then mine, ahead = nil, EVERYBODY end",
         )],
-        Planted::RedisFalseRenewal => &[("        entry[5] = now + ttl\n        prolong", "        prolong")],
+        Planted::RedisFalseRenewal => &[
+            ("        entry[5] = math.max(entry[5], now + ttl)\n        prolong", "        prolong"),
+            ("return {entry[5] - now, entry[1], entry[2]}", "return {ttl, entry[1], entry[2]}"),
+        ],
         Planted::RedisEarlyToken => &[(
             "local token, left = draw(), waiter[4] - now",
             "local token, left = tonumber(place), waiter[4] - now",

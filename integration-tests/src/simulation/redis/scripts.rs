@@ -34,7 +34,7 @@ pub struct Script {
 }
 
 /// The purposes of scripts, by the beginning of the comment that describes them.
-const PURPOSES: [(&str, &str); 11] = [
+const PURPOSES: [(&str, &str); 14] = [
     ("-- Grants the lock if it is the request's turn", "claim"),
     ("-- Releases the lock if it is held", "release"),
     ("-- Extends live holds", "keep-alive"),
@@ -42,7 +42,10 @@ const PURPOSES: [(&str, &str); 11] = [
     ("-- Withdraws this server's vote", "withdraw"),
     ("-- Extends the votes", "renew"),
     ("-- Returns the membership", "member"),
-    ("-- Breaks the lock", "break"),
+    ("-- Breaks the holds", "break"),
+    ("-- Parks a hold", "park"),
+    ("-- Parks the vote", "park"),
+    ("-- Refuses proposals", "refuse"),
     ("-- Breaks the vote", "break"),
     ("-- Returns the holders", "inspect"),
     ("-- Returns the request", "inspect"),

@@ -60,15 +60,15 @@ fn a_failing_background_statement_causes_one_warning_with_the_cause() {
     psql(&server, "CREATE ROLE weak LOGIN");
     psql(&server, "GRANT SELECT ON polylock_meta TO weak");
     for function in [
-        "settle_2(bytea, bytea, bigint, bigint)",
-        "keep_alive_2(bytea, boolean)",
-        "release_2(bytea, bytea, text)",
+        "settle_3(bytea, bytea, bigint, bigint)",
+        "keep_alive_3(bytea, boolean)",
+        "release_3(bytea, bytea, text, bigint, bigint)",
     ] {
         psql(&server, &format!("ALTER FUNCTION polylock_{function} SECURITY DEFINER"));
     }
     psql(
         &server,
-        "DO $$ BEGIN EXECUTE (SELECT format('ALTER FUNCTION %s SECURITY DEFINER', oid::regprocedure) FROM pg_proc WHERE proname = 'polylock_claim_2'); END $$",
+        "DO $$ BEGIN EXECUTE (SELECT format('ALTER FUNCTION %s SECURITY DEFINER', oid::regprocedure) FROM pg_proc WHERE proname = 'polylock_claim_3'); END $$",
     );
     let url = format!("{}?polylock.listen=off", server.url().replace("postgres@", "weak@"));
     let mut holder = Command::new(polylock());

@@ -70,7 +70,7 @@ async fn plant(server: &Server, url: &str, change: impl Fn(&str) -> String) {
     // The tables first.
     drop(Locks::connect(url).await.unwrap());
     let ddl = schema(&Config::new(url).unwrap()).unwrap();
-    let claim = ddl.split("CREATE OR REPLACE FUNCTION").find(|part| part.contains("_claim_2(")).unwrap();
+    let claim = ddl.split("CREATE OR REPLACE FUNCTION").find(|part| part.contains("_claim_3(")).unwrap();
     let planted = change(claim);
     assert_ne!(planted, claim, "nothing was planted");
     let sql = format!("CREATE OR REPLACE FUNCTION{planted}");
@@ -210,7 +210,7 @@ async fn an_acquisition_among_64_contenders_costs_a_constant_number_of_calls() {
         );
         number(&mut connection(&server).await, &sql).await
     };
-    let (claims, releases) = (calls("_claim_2").await, calls("_release_2").await);
+    let (claims, releases) = (calls("_claim_3").await, calls("_release_3").await);
     let acquisitions = f64::from(u32::try_from(outcome.sections.len()).unwrap());
     let each = f64::from(u32::try_from(claims + releases).unwrap()) / acquisitions;
     println!("{claims} claims and {releases} releases for {acquisitions} acquisitions: {each:.2} each");

@@ -17,7 +17,6 @@ const NEEDED: &[&str] = &[
     "time",
     "get",
     "set",
-    "del",
     "exists",
     "hget",
     "hset",
@@ -37,6 +36,8 @@ const NEEDED: &[&str] = &[
 const USEFUL: &[&str] = &[
     // To list locks.
     "scan",
+    // For programs of earlier versions, and for `redlock://`.
+    "del",
     // After a connection was discarded.
     "zremrangebyscore",
     // To warn of unsafe settings, and to refuse some.

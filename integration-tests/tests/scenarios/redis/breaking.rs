@@ -14,8 +14,8 @@ use polylock_redis::single::{Config, connect};
 
 use super::{Namespace, command};
 
-fn order() -> BreakOrder {
-    BreakOrder::new(BreakNotice::new(OwnerId::new("operator").unwrap(), None))
+fn notice() -> BreakNotice {
+    BreakNotice::new(OwnerId::new("operator").unwrap(), None)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -30,7 +30,7 @@ async fn a_claim_that_is_repeated_does_not_extend_a_marked_hold() {
     let (granted, until, leases) = io::run("redis", async move {
         let until = now() + TTL;
         let Ok(ClaimOutcome::Granted(grant)) = backend.claim(&claimed).await else { panic!("it is free") };
-        inspect.break_lock(&name, &order()).await.unwrap();
+        inspect.break_lock(&name, &BreakOrder::new(notice(), [Some(grant.token)])).await.unwrap();
         let mut leases = Vec::new();
         for _ in 0..3 {
             pause(TTL / 5).await;
@@ -39,7 +39,7 @@ async fn a_claim_that_is_repeated_does_not_extend_a_marked_hold() {
             };
             assert_eq!(again.token, grant.token);
             leases.push(again.lease);
-            let lost = KeepAlive::Lost(LostReason::Broken(order().notice));
+            let lost = KeepAlive::Lost(LostReason::Broken(notice()));
             assert_eq!(backend.keep_alive(&[claimed.clone().into()]).await.unwrap(), [lost]);
         }
         (grant.token, until, leases)

@@ -178,7 +178,13 @@ impl State {
             return None;
         }
         let reason = match outcome {
-            KeepAlive::Held { lease } => {
+            KeepAlive::Held { terms: Some(terms), .. } if kept.hold.is_superseded_by(terms) => {
+                context.record(&request.name, Measured::Renewal("lost"));
+                LostReason::Gone
+            }
+            KeepAlive::Held { lease, .. } => {
+                // Another process may have given the hold a longer lease. This one renews by its own TTL, which the store may have rounded up.
+                let lease = lease.min(request.ttl.max(kept.lease));
                 context.record(&request.name, Measured::Renewal("renewed"));
                 if sent < kept.sent {
                     // This is the reply to an earlier keep-alive, which was overtaken.

@@ -19,9 +19,9 @@ end
 local live, ahead, left = holds()
 local mine = live[id]
 if mine then
-    -- A hold that was marked by a break is not extended.
+    -- A hold that was marked by a break, or is parked, is not extended.
     if not mine[8] then
-        mine[5] = now + ttl
+        mine[5] = math.max(mine[5], now + ttl)
         hold(id, mine)
     end
     return {1, mine[1], mine[5] - now, 0, now}

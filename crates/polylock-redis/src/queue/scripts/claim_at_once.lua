@@ -1,7 +1,7 @@
 -- Grants a lock without holders and waiters. The rest of the script is for all other cases.
 --
 -- Inputs, results, atomicity and clock: those of the claim that follows.
-if redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[5], KEYS[6]) == 0 then
+if redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[6]) == 0 and not redis.call('ZSCORE', KEYS[5], ARGV[1]) then
     local time = redis.call('TIME')
     local now = time[1] * 1000000 + time[2]
     if now < tonumber(ARGV[10]) then

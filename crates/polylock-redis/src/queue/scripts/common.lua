@@ -7,7 +7,7 @@
 -- Atomicity: a script is one step of the server.
 -- Clock:     the server's, read once. Times are whole microseconds since 1970, which a Lua number holds exactly until 2255.
 --
--- A hold is {token, mode, conflicts, since, expires, owner, label, break notice or nil}, a waiter {mode, conflicts, since, expires,
+-- A hold is {token, mode, conflicts, since, expires, owner, label, break notice, '' if it is parked, or nil}, a waiter {mode, conflicts, since, expires,
 -- channel, ticket, owner, label}; the field of both is the id of their request. The keys expire by themselves, later than all entries in
 -- them.
 local HOLDS, QUEUE, WAITERS, LAST, RELEASED, NOTICES = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
@@ -62,6 +62,17 @@ end
 local function leave(id)
     redis.call('HDEL', WAITERS, id)
     return redis.call('ZREM', QUEUE, id)
+end
+
+-- Refuses the claims of a request that has ended until `late`, by the clock, and for the time `elsewhere` in us from now; 0: no claim can be
+-- under way.
+local function refuse(id, late, elsewhere)
+    local last = math.max(tonumber(late), elsewhere == '0' and 0 or now + elsewhere)
+    if last > now then
+        redis.call('ZREMRANGEBYSCORE', RELEASED, '-inf', text(now))
+        redis.call('ZADD', RELEASED, text(last), id)
+        keep(RELEASED, last - now)
+    end
 end
 
 -- Publishes to the channel of a client, and returns the number of receivers. In a cluster the channel is in the slot of the lock, and the

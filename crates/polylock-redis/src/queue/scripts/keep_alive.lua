@@ -1,10 +1,12 @@
--- Extends live holds to their TTLs, and live queue entries to their lifetimes. Never creates or revives one.
+-- Extends live holds to their TTLs, and live queue entries to their lifetimes: a maximum, which never shortens one. Never creates or revives
+-- one, and never extends a hold that is parked.
 --
 -- Inputs:    KEYS: for each lock its holds, queue, waiters and notices. ARGV: for each request the number of its lock in KEYS, from 0; id,
 --            TTL in us, lifetime of its queue entry in us. While the slot of a lock is being moved to another node of a cluster, only the
 --            key of its holds is given, because a node serves a call only if it has all its keys.
--- Returns:   for each request 1: it holds the lock, for its TTL. 2: it is in the queue. 0: neither. A text: the notice of a break, which
---            has marked the hold or removed it by force. -1: it does not hold the lock, and the other keys were not given.
+-- Returns:   for each request {time left in us, token, mode}: it holds the lock. 2: it is in the queue. 0: neither. A text: the notice of a
+--            break, which has marked the hold or removed it by force; empty if the hold is parked. -1: it does not hold the lock, and the
+--            other keys were not given.
 
 -- The minimum time in ms for which each key lasts, from the calls of this script.
 local lasts = {}
@@ -26,10 +28,10 @@ local function extend(id, ttl, place_ttl)
         if entry[8] then
             return entry[8]
         end
-        entry[5] = now + ttl
-        prolong(HOLDS, ttl)
+        entry[5] = math.max(entry[5], now + ttl)
+        prolong(HOLDS, entry[5] - now)
         redis.call('HSET', HOLDS, id, cmsgpack.pack(entry))
-        return 1
+        return {entry[5] - now, entry[1], entry[2]}
     end
     if not WAITERS then
         return -1
@@ -37,7 +39,7 @@ local function extend(id, ttl, place_ttl)
     packed = redis.call('HGET', WAITERS, id)
     entry = packed and cmsgpack.unpack(packed)
     if entry and entry[4] > now then
-        entry[4] = now + place_ttl
+        entry[4] = math.max(entry[4], now + place_ttl)
         prolong(QUEUE, place_ttl)
         prolong(WAITERS, place_ttl)
         redis.call('HSET', WAITERS, id, cmsgpack.pack(entry))

@@ -6,7 +6,7 @@
 -- Atomicity: a script is one step of the server. No script involves other servers.
 -- Clock:     the server's, see `membership.lua`. Every reply contains it.
 --
--- A vote is the request's id, 16 bytes, and {number, since, owner, label, break notice or nil}. A waiter is {since, expires, owner,
+-- A vote is the request's id, 16 bytes, and {number, since, owner, label, break notice, '' if it is parked, or nil}. A waiter is {since, expires, owner,
 -- label}: the longest-waiting request of one client. The last number outlives the vote, so that late messages are refused.
 --
 -- Times and numbers that are only passed on to a command stay texts: the conversion costs nearly as much as the command.
@@ -44,11 +44,38 @@ local function accept(number, keep)
     end
 end
 
--- Returns the break notice for a request if its vote was removed by force, or ''.
-local function notice_for(id)
+-- Makes `key` last for at least `ms`, which is a text.
+local function prolong(key, ms)
+    if redis.call('PTTL', key) < tonumber(ms) then
+        redis.call('PEXPIRE', key, ms)
+    end
+end
+
+-- Returns the notice that is kept for a request: that of the break by force that has removed its vote, '' if the request is refused
+-- (`refuse.lua`), or nil.
+local function notice_of(id)
     local packed = redis.call('HGET', NOTICES, id)
     local notice = packed and cmsgpack.unpack(packed)
-    return notice and notice[2] > now and notice[1] or ''
+    return notice and notice[2] > now and notice[1] or nil
+end
+
+-- Returns the break notice for a request if its vote was removed by force, or ''.
+local function notice_for(id)
+    return notice_of(id) or ''
+end
+
+-- Keeps a notice for a request for `ms`, and removes those that are not kept any more.
+local function keep_notice(id, notice, ms)
+    local flat = redis.call('HGETALL', NOTICES)
+    for i = 1, #flat, 2 do
+        if cmsgpack.unpack(flat[i + 1])[2] <= now then
+            redis.call('HDEL', NOTICES, flat[i])
+        end
+    end
+    redis.call('HSET', NOTICES, id, cmsgpack.pack({notice, now + ms * 1000}))
+    if redis.call('PTTL', NOTICES) < ms then
+        redis.call('PEXPIRE', NOTICES, ms)
+    end
 end
 
 -- Returns the live waiters, {channel, entry} each, the longest-waiting first.

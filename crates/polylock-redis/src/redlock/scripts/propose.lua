@@ -9,11 +9,15 @@ local member = membership(ARGV[1], ARGV[2], ARGV[3])
 local id, number, withdrawn = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
 local ttl, keep = ARGV[7], ARGV[8]
 
+if notice_of(id) then
+    -- The request was released by another process, or its vote was removed by force, and this proposal is late.
+    return {HELD, 0, 1000, now, member, ''}
+end
 if is_of(id) and entry[1] > withdrawn then
     -- The proposal was sent again, because the reply was lost, or by another client that has the id of the request. The vote is not
     -- withdrawn, so it stays, whatever the number of this proposal. A vote that was marked by a break is not extended.
     if not entry[5] then
-        redis.call('PEXPIRE', VOTE, ttl)
+        prolong(VOTE, ttl)
         accept(entry[1], keep)
     end
     return {YES, entry[1], redis.call('PTTL', VOTE), now, member, ''}

@@ -7,7 +7,8 @@
 //! 3. the client releases the request;
 //! 4. the first copy arrives and takes the lock, though no caller is left to release it.
 //!
-//! So a release is repeated once every copy has expired.
+//! So the release leaves a record of the request in the database, which makes it refuse the claim, until every copy has expired. If other
+//! processes may know the request, they may have sent copies that this one knows nothing of, so each release leaves such a record.
 
 use std::sync::{Mutex, MutexGuard};
 

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use polylock_core::{Capabilities, Entry, Fencing, LockStatus, Mode, Operation, Request, Result, Scope};
+use polylock_core::{
+    Capabilities, Entry, Fencing, LockStatus, Mode, Operation, Release, Request, Result, Scope,
+};
 
 use super::{
     driver::Driver,
@@ -10,8 +12,9 @@ use super::{
     pool::Server,
 };
 use crate::engine::{
+    columns::{Columns, require},
     dialect::{LIST_ROWS, MAX_TTL, MIN_TTL, bytes, label, slot},
-    rows::{self, micros},
+    rows::{self, TimedReply, micros},
 };
 
 /// The replacements in a server's `locks.sql` for one lock, with the name `$1`.
@@ -65,7 +68,48 @@ impl<DB: Driver> Server<DB> {
 
     /// Sends a break, and returns the entries of the holders.
     pub(crate) async fn break_holds(&self, template: &Template, arguments: &[Arg<'_>]) -> Result<Vec<Entry>> {
-        self.query_expiring(Operation::Break, None, template, arguments, rows::timed_break).await
+        let read = |rows: Vec<DB::Row>, _| rows::timed_break(&rows);
+        self.query_expiring(Operation::Break, None, template, arguments, read).await
+    }
+
+    /// Sends a park, and returns its outcome. The last two arguments of the statement, which this adds, are the time for which it refuses claims
+    /// of `request`, and its expiry.
+    pub(crate) async fn park(
+        &self,
+        template: &Template,
+        request: &Request,
+        arguments: &[Arg<'_>],
+    ) -> Result<Release> {
+        let arguments = [arguments, &[Arg::Int(self.refused_us(request))]].concat();
+        let read = |rows: Vec<DB::Row>, _| rows::timed_park(&rows);
+        self.query_expiring(Operation::Renew, None, template, &arguments, read).await
+    }
+
+    /// Sends a release, and returns the rows of the reply, and true if an earlier copy was sent and not answered. The last two arguments of the
+    /// statement, which this adds, are the time for which it refuses claims of `request`, and its expiry. `clock` is the column of the first row
+    /// with the clock of a release that has expired, `found` that with its outcome.
+    ///
+    /// Only the release of a request that other processes may know expires: one of them may have renewed the hold since. Any other is still
+    /// wanted, however late it arrives.
+    pub(crate) async fn release(
+        &self,
+        template: &Template,
+        request: &Request,
+        arguments: &[Arg<'_>],
+        [clock, found]: [usize; 2],
+    ) -> Result<(Vec<DB::Row>, bool)> {
+        let arguments = [arguments, &[Arg::Int(self.refused_us(request))]].concat();
+        if !request.outlives_process {
+            return self
+                .send(Operation::Release, template, &[&arguments[..], &[Arg::Int(i64::MAX)]].concat())
+                .await;
+        }
+        let read = |rows: Vec<DB::Row>, lost| {
+            let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
+            let (clock_us, is_in_time) = (require(clock, row.int(clock)?)?, row.int(found)?.is_some());
+            Ok(TimedReply { clock_us, outcome: is_in_time.then_some((rows, lost)) })
+        };
+        self.query_expiring(Operation::Release, None, template, &arguments, read).await
     }
 }
 

@@ -10,8 +10,8 @@ use std::{
 use backon::{BackoffBuilder, ExponentialBuilder};
 use deadpool::managed::{Manager, Metrics, Object, Pool, PoolError, RecycleResult};
 use polylock_core::{
-    Clock, ConfigError, Error, Fault, Moment, Operation, RequestId, Result, SystemClock, failure::At,
-    gate::Permit, server_clock::ServerClock,
+    Clock, ConfigError, Error, Fault, Moment, Operation, Request, RequestId, Result, SystemClock,
+    failure::At, gate::Permit, server_clock::ServerClock,
 };
 use sqlx::SqlStr;
 use tokio::sync::OwnedSemaphorePermit;
@@ -25,7 +25,7 @@ use super::{
 use crate::engine::{
     config::CommonConfig,
     gate::Gate,
-    rows::TimedReply,
+    rows::{TimedReply, micros},
     source::{Source, is_missing_credentials},
     strategy::Strategy,
 };
@@ -61,6 +61,8 @@ struct ServerContext<DB: Driver> {
     endpoint: String,
     clock: ServerClock,
     late: LateClaims,
+    /// The longest time for which the server may carry out a claim after its sending.
+    claim_validity: Duration,
 }
 
 impl<DB: Driver> Clone for Server<DB> {
@@ -159,6 +161,7 @@ impl<DB: Driver> Server<DB> {
         let context = ServerContext {
             source,
             connect_timeout: common.connect_timeout,
+            claim_validity: common.timeout,
             gate: Gate::new(size),
             size,
             limit: ConnectionLimit::new(size),
@@ -220,6 +223,14 @@ impl<DB: Driver> Server<DB> {
         &self.context.late
     }
 
+    /// Returns the time in us for which copies of claims of `request` may arrive after its release; 0 if none can. The processes that pass holds
+    /// to each other have the same time limit.
+    pub(crate) fn refused_us(&self, request: &Request) -> i64 {
+        let own = self.context.late.until(request.id).map(|until| until.since(SystemClock.now()));
+        let of_others = request.outlives_process.then_some(self.context.claim_validity);
+        own.max(of_others).map_or(0, micros)
+    }
+
     /// Returns the number of claims that can run at once without one of them waiting for another.
     pub(crate) fn claims_at_once(&self) -> usize {
         self.context.gate.claim_capacity
@@ -250,7 +261,8 @@ impl<DB: Driver> Server<DB> {
     /// with its clock behind the lock that serialises the operation, refuses the operation if it has expired, and returns its clock in any
     /// case. If it refuses the operation although this call is still running, because the clock was stepped forward or is not known yet,
     /// the operation is sent again with a new expiry. If a copy was sent and not answered, the [late claims](Self::late_claims) contain
-    /// `request` until that copy has expired.
+    /// `request` until that copy has expired. `read` decodes the rows of a reply, and receives true if an earlier copy of the call was sent and not
+    /// answered.
     ///
     /// # Errors
     /// The errors of [`send`](Self::send), and of `read`.
@@ -263,7 +275,7 @@ impl<DB: Driver> Server<DB> {
         request: Option<RequestId>,
         template: &Template,
         arguments: &[Arg<'_>],
-        read: impl Fn(&[DB::Row]) -> Result<TimedReply<T>, sqlx::Error>,
+        read: impl Fn(Vec<DB::Row>, bool) -> Result<TimedReply<T>, sqlx::Error>,
     ) -> Result<T> {
         let _permit = self.enter(operation).await?;
         let deadline = SystemClock.now() + self.timeout;
@@ -276,7 +288,7 @@ impl<DB: Driver> Server<DB> {
             let was_unanswered = std::mem::replace(&mut in_flight.is_unanswered, true);
             let (rows, lost) = self.send_by(deadline, operation, template, &arguments).await?;
             in_flight.is_unanswered = was_unanswered || lost;
-            let reply = read(&rows).map_err(|error| self.failed(operation, error))?;
+            let reply = read(rows, in_flight.is_unanswered).map_err(|error| self.failed(operation, error))?;
             self.clock().observe(sent, reply.clock_us);
             if let Some(outcome) = reply.outcome {
                 return Ok(outcome);

@@ -1,2 +1,2 @@
 -- See `routines/break.sql`.
-CALL {p}_break_2($1, $2, $3, $4);
+CALL {p}_break_3($1, $2, $3, $4, $5);

@@ -1,2 +1,2 @@
 -- See `routines/keep_alive.sql`.
-CALL {p}_keep_alive_3($1);
+CALL {p}_keep_alive_4($1);

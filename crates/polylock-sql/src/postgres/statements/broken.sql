@@ -4,6 +4,6 @@
 -- Atomicity: read-only; one statement, so one snapshot.
 -- Clock:     none.
 {begin}
-SELECT encode(name, 'hex') FROM {p}_holds WHERE notice IS NOT NULL
+SELECT encode(name, 'hex') FROM {p}_holds WHERE notice <> ''
 UNION
-SELECT encode(name, 'hex') FROM {p}_broken;
+SELECT encode(name, 'hex') FROM {p}_broken WHERE notice <> '';

@@ -1,3 +1,3 @@
 -- See `routines/keep_alive.sql`. Each argument has a type, so that no other function matches.
 {begin}
-SELECT * FROM {p}_keep_alive_2($1::bytea, $2::boolean);
+SELECT * FROM {p}_keep_alive_3($1::bytea, $2::boolean);

@@ -3,4 +3,4 @@
 -- Inputs:    ?1 name, ?2 request.
 -- Atomicity: one statement, so one write transaction.
 -- Clock:     none.
-DELETE FROM {p}_broken WHERE name = ?1 AND request = ?2 RETURNING notice;
+DELETE FROM {p}_broken WHERE name = ?1 AND request = ?2 AND notice <> '' RETURNING notice;

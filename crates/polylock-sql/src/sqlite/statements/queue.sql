@@ -1,4 +1,4 @@
--- Joins the queue at its end, unless the request holds the lock or has a live queue entry; refreshes the entry when less than half of its
+-- Joins the queue at its end, unless the request holds the lock, is refused (`refuse.sql`) or has a live queue entry; refreshes the entry when less than half of its
 -- time is left, so that a repeated claim costs no write; deletes the expired rows of the name. Returns the rows of `look.sql`, which
 -- replaces {look}.
 --
@@ -12,6 +12,7 @@ DELETE FROM {p}_waiters WHERE name = ?1 AND expires_at <= {now};
 INSERT INTO {p}_waiters (name, request, mode, owner, label, since, expires_at, channel, ticket, process)
 SELECT ?1, ?2, ?3, ?6, ?7, {now}, {until ?8}, ?9, ?10, ?11
 WHERE NOT EXISTS (SELECT 1 FROM {p}_holds WHERE name = ?1 AND request = ?2)
+AND NOT EXISTS (SELECT 1 FROM {p}_broken WHERE name = ?1 AND request = ?2 AND expires_at > {now})
 ON CONFLICT (name, request) DO UPDATE SET expires_at = excluded.expires_at
 WHERE expires_at - {now} < ?8 / 2;
 {look}

@@ -27,7 +27,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "conversion: the new token is not used",
         file: "crates/polylock-core/src/engine/hold.rs",
-        from: "*lock(&self.terms) = Terms { mode, token };",
+        from: "*lock(&self.terms) = HoldTerms::new(token, mode);",
         to: "lock(&self.terms).mode = mode;",
         test: ("conformance", "memory::conversion::an_upgrade_excludes_all_others"),
     },

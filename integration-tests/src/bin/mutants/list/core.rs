@@ -38,7 +38,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a server releases a hold that its client renews elsewhere",
         file: "crates/polylock-core/src/engine/keeper.rs",
-        from: "if is_lost && hold.request.outlives_process {",
+        from: "if is_lost && hold.is_known_elsewhere() {",
         to: "if false {",
         test: ("keep_alive", "a_server_does_not_release_a_hold_that_its_client_renews_elsewhere"),
     },
@@ -168,8 +168,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a last renewal for a whole lease",
         file: "crates/polylock-core/src/engine/context.rs",
-        from: "(self.clone(), end.since(self.now()).max(shortest));",
-        to: "(self.clone(), end.since(self.now()).min(shortest).max(request.ttl));",
+        from: "let left = end.since(self.now()).max(shortest);",
+        to: "let left = request.ttl.max(shortest);",
         test: ("engine", "a_release_after_a_delay_leaves_a_lease_of_that_delay"),
     },
     Mutant {

@@ -67,8 +67,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "http: the server carries out claims that have expired",
         file: "crates/polylock-server/src/operations.rs",
-        from: "expires.has_passed(service.clock.now()) {",
-        to: "expires.us < 0 {",
+        from: "turn.is_released() || expires.has_passed(service.clock.now()) {",
+        to: "turn.is_released() || expires.us < 0 {",
         test: ("processes", "service::sqlite_full::a_claim_in_a_stopped_server_takes_no_lock_for_nobody"),
     },
     Mutant {
@@ -167,7 +167,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "http: a release needs no right",
         file: "crates/polylock-server/src/operations.rs",
-        from: "ensure_holds(&caller, &request)?;\n    let release",
+        from: "ensure_holds(&caller, &request)?;\n    ensure_in_time(&service, &headers)?;\n    let release",
         to: "let _ = &caller;\n    let release",
         test: (
             "units of library polylock_server",

@@ -10,6 +10,7 @@ mod deadlock_check;
 mod election;
 mod handles;
 mod http;
+mod late;
 mod many;
 mod mutant;
 mod mysql;
@@ -35,6 +36,7 @@ pub(crate) fn mutants() -> impl Iterator<Item = &'static Mutant> {
         semaphore::MUTANTS,
         conversion::MUTANTS,
         handles::MUTANTS,
+        late::MUTANTS,
         deadlock_check::MUTANTS,
         once::MUTANTS,
         election::MUTANTS,

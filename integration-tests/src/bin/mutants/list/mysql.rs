@@ -132,7 +132,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "MySQL: queue entries are not kept alive",
         file: "crates/polylock-sql/src/mysql/statements/routines/keep_alive.sql",
-        from: "        UPDATE {p}_waiters SET expires_at = v_now + v_place_ttl
+        from: "        UPDATE {p}_waiters SET expires_at = greatest(expires_at, v_now + v_place_ttl)
 ",
         to: "        UPDATE {p}_waiters SET expires_at = expires_at
 ",

@@ -123,8 +123,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "PostgreSQL: a call fits overloads of its function",
         file: "crates/polylock-sql/src/postgres/statements/release.sql",
-        from: "($1::bytea, $2::bytea, $3::text)",
-        to: "($1, $2, $3)",
+        from: "($1::bytea, $2::bytea, $3::text, $4::bigint, $5::bigint)",
+        to: "($1, $2, $3, $4, $5)",
         test: ("scenarios", "databases::search_path::objects_of_others_in_a_schema_of_the_search_path_are_never_run"),
     },
     Mutant {
@@ -154,7 +154,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "PostgreSQL: queue entries are not kept alive",
         file: "crates/polylock-sql/src/postgres/statements/routines/keep_alive.sql",
-        from: "UPDATE {p}_waiters SET expires_at = v_now + ttl FROM",
+        from: "UPDATE {p}_waiters SET expires_at = greatest(expires_at, v_now + ttl) FROM",
         to: "UPDATE {p}_waiters SET expires_at = expires_at FROM",
         test: ("conformance", "postgres::keep_alive::keeps_the_queue_position_of_a_waiter"),
     },

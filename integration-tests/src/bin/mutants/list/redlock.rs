@@ -220,7 +220,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "Redlock: a broken vote is restored",
         file: "crates/polylock-redis/src/redlock/scripts/break.lua",
-        from: "    accept(number + 1, keep)",
+        from: "accept(number + 1, keep)\n",
         to: "",
         test: ("scenarios", "redlock::breaking::a_broken_vote_is_not_restored"),
     },

@@ -250,10 +250,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         test: ("scenarios", "databases::precedence::postgres_keeps_a_lock_while_claims_hang"),
     },
     Mutant {
-        name: "SQL: a release is not repeated after a claim that may be executed late",
-        file: "crates/polylock-sql/src/engine/backend.rs",
-        from: "if let Some(until) = self.inner.dialect.late_until(request.id) {",
-        to: "if let (Some(until), false) = (self.inner.dialect.late_until(request.id), true) {",
+        name: "SQL: a release leaves no record of a claim that may be executed late",
+        file: "crates/polylock-sql/src/engine/server/pool.rs",
+        from: "own.max(of_others).map_or(0, micros)",
+        to: "own.max(of_others).map_or(0, |_| 0)",
         test: ("scenarios", "databases::callers::mariadb_a_claim_of_a_dropped_acquisition_takes_no_lock"),
     },
     Mutant {

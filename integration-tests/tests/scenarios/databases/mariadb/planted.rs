@@ -181,7 +181,7 @@ async fn an_expired_claim_is_not_executed() {
 fn claim(table: &str, queue_lease: u64) -> String {
     let (mode, conflicts) = (Mode::Exclusive.bit(), Mode::Exclusive.conflicts());
     format!(
-        "CALL {table}_claim_3(x'61', x'00112233445566778899aabbccddeeff', {mode}, {conflicts}, x'', x'6f', x'', \
+        "CALL {table}_claim_4(x'61', x'00112233445566778899aabbccddeeff', {mode}, {conflicts}, x'', x'6f', x'', \
          60000000, {queue_lease}, 0, 9223372036854775807)"
     )
 }

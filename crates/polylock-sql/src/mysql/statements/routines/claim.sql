@@ -16,7 +16,7 @@
 -- a crash keeps or undoes both. A grant deletes every expired hold of its name, and every expired waiter ahead of it, so that
 -- none of them becomes live again when the clock is set back. Expired waiters behind it are deleted by a later grant or the
 -- sweep.
-CREATE PROCEDURE /*!80029 IF NOT EXISTS */ /*M! IF NOT EXISTS */ {p}_claim_3(
+CREATE PROCEDURE /*!80029 IF NOT EXISTS */ /*M! IF NOT EXISTS */ {p}_claim_4(
     a_name VARBINARY(255), a_request BINARY(16), a_mode BIGINT, a_conflicts BIGINT, a_slot VARBINARY(16),
     a_owner VARBINARY(255), a_label VARBINARY(255), a_ttl BIGINT, a_place_ttl BIGINT, a_counts BIGINT, a_expiry BIGINT)
 MODIFIES SQL DATA
@@ -50,11 +50,18 @@ claim: BEGIN
     -- The usual case without other entries needs no further checks.
     IF NOT EXISTS (SELECT 1 FROM {p}_holds WHERE name = a_name)
         AND NOT EXISTS (SELECT 1 FROM {p}_waiters WHERE name = a_name)
+        AND NOT EXISTS (SELECT 1 FROM {p}_broken WHERE name = a_name AND request = a_request)
     THEN
         INSERT INTO {p}_holds (name, slot, request, token, mode, owner, label, since, expires_at)
         VALUES (a_name, a_slot, a_request, v_token, a_mode, a_owner, a_label, v_now, v_now + a_ttl);
         COMMIT;
         SELECT v_token, a_ttl, NULL, 0, v_now;
+        LEAVE claim;
+    END IF;
+    -- A copy of a claim that arrives after the release of its request, or after a break by force.
+    IF EXISTS (SELECT 1 FROM {p}_broken WHERE name = a_name AND request = a_request AND expires_at > v_now) THEN
+        ROLLBACK;
+        SELECT NULL, 1000, a_request, NULL, v_now;
         LEAVE claim;
     END IF;
     -- First read without locks, so that the claim waits for a renewal or release in progress only if that may be too late.

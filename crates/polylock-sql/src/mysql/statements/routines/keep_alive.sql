@@ -1,5 +1,6 @@
--- Extends live holds that are not marked as broken, and live queue entries. Returns a letter for each request, in their order: H
--- held, Q queued, B broken, G gone, C contested (another transaction has just changed the entry).
+-- Extends live holds that are not marked as broken, and live queue entries: to a maximum, which never shortens a lease. Returns a text
+-- for each request, in their order, separated by commas: H, rest of the lease, token and modes, separated by spaces, for a hold; Q
+-- queued, B broken, G gone or parked, C contested (another transaction has just changed the entry).
 --
 -- Inputs:    a_batch has for each request one byte with the length of its name, the name, its id, a byte that is 1 if it is
 --            exclusive, its TTL and that of its queue entry in us, in eight bytes each.
@@ -7,7 +8,7 @@
 --            found by their complete keys. A claim that deletes expired entries, or a break, conflicts with it on the entry's
 --            row, so one of the two sees the other's change. In a deadlock the server ends one of the transactions with an error.
 -- Clock:     read before each entry.
-CREATE PROCEDURE /*!80029 IF NOT EXISTS */ /*M! IF NOT EXISTS */ {p}_keep_alive_3(a_batch LONGBLOB)
+CREATE PROCEDURE /*!80029 IF NOT EXISTS */ /*M! IF NOT EXISTS */ {p}_keep_alive_4(a_batch LONGBLOB)
 MODIFIES SQL DATA
 SQL SECURITY INVOKER
 BEGIN
@@ -17,6 +18,7 @@ BEGIN
     DECLARE v_request BINARY(16);
     DECLARE v_slot VARBINARY(16);
     DECLARE v_ttl, v_place_ttl, v_now, v_extended BIGINT;
+    DECLARE v_terms VARCHAR(80);
     DECLARE v_states LONGTEXT DEFAULT '';
     DECLARE EXIT HANDLER FOR SQLEXCEPTION
     BEGIN
@@ -41,7 +43,7 @@ BEGIN
         -- First read without a lock: all exclusive requests of a name share the key of one row, and a release that has locked
         -- this row may wait for an entry of this batch.
         IF EXISTS (SELECT 1 FROM {p}_holds WHERE name = v_name AND slot = v_slot AND request = v_request) THEN
-            UPDATE {p}_holds SET expires_at = v_now + v_ttl
+            UPDATE {p}_holds SET expires_at = greatest(expires_at, v_now + v_ttl)
             WHERE name = v_name AND slot = v_slot AND request = v_request AND expires_at > v_now AND notice IS NULL;
             SET v_extended = row_count();
             IF v_extended <= 0 THEN
@@ -53,10 +55,14 @@ BEGIN
             END IF;
         END IF;
         IF v_extended > 0 THEN
-            SET v_states = concat(v_states, 'H');
+            -- NULL if the row that was found with these values, and so was not locked, has changed since.
+            SET v_terms = (
+                SELECT concat('H ', expires_at - v_now, ' ', token, ' ', mode) FROM {p}_holds
+                WHERE name = v_name AND slot = v_slot AND request = v_request AND expires_at > v_now AND notice IS NULL);
+            SET v_states = concat(v_states, coalesce(v_terms, 'C'), ',');
             ITERATE entries;
         END IF;
-        UPDATE {p}_waiters SET expires_at = v_now + v_place_ttl
+        UPDATE {p}_waiters SET expires_at = greatest(expires_at, v_now + v_place_ttl)
         WHERE name = v_name AND request = v_request AND expires_at > v_now;
         SET v_extended = row_count();
         IF v_extended <= 0 THEN
@@ -70,9 +76,9 @@ BEGIN
             WHEN EXISTS (SELECT 1 FROM {p}_holds WHERE name = v_name AND slot = v_slot AND request = v_request
                 AND expires_at > v_now AND notice IS NULL) THEN 'C'
             WHEN EXISTS (SELECT 1 FROM {p}_holds WHERE name = v_name AND slot = v_slot AND request = v_request
-                AND notice IS NOT NULL)
-                OR EXISTS (SELECT 1 FROM {p}_broken WHERE name = v_name AND request = v_request) THEN 'B'
-            ELSE 'G' END);
+                AND notice <> '')
+                OR EXISTS (SELECT 1 FROM {p}_broken WHERE name = v_name AND request = v_request AND notice <> '') THEN 'B'
+            ELSE 'G' END, ',');
     END WHILE;
     COMMIT;
     SELECT v_states;

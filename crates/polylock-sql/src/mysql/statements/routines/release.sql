@@ -7,8 +7,10 @@
 -- A grant lasts for the rest of the queue entry's lease, and its holder extends it; so a dead waiter holds the lock no longer
 -- than it would have waited.
 --
--- Inputs:    the name, the request, and the slot of its mode.
--- Atomicity: without waiters, one statement that locks one row, found by its complete key, and no gate. With waiters, one
+-- Inputs:    the name, the request, and the slot of its mode. For a_refused us from now a copy of a claim of the request may arrive,
+--            and has no effect; 0 if none can. After a_expiry the client has abandoned the release, and another process that knows
+--            the request may have renewed the hold: the call has no effect, and returns NULL and the clock in the fourth column.
+-- Atomicity: without waiters and a_refused, one statement that locks one row, found by its complete key, and no gate. With waiters, one
 --            transaction at READ COMMITTED, behind the gate: the claims and hand-overs of one name are serialized. A request that
 --            joins the queue during that one statement is found after it. A claim that has already read the hold and commits even
 --            later is not found: its client detects that the hold is gone. The result is sent after the commit, so a client that
@@ -16,8 +18,8 @@
 -- Cost:      reads the waiters that are granted the lock, the expired ones between them, and the next one. After 256 grants the
 --            remaining waiters, which share the lock with these, have to claim: the gate is not locked any longer.
 -- Clock:     read once, after the gate was locked, and again for each grant.
-CREATE PROCEDURE /*!80029 IF NOT EXISTS */ /*M! IF NOT EXISTS */ {p}_release_4(
-    a_name VARBINARY(255), a_request BINARY(16), a_slot VARBINARY(16))
+CREATE PROCEDURE /*!80029 IF NOT EXISTS */ /*M! IF NOT EXISTS */ {p}_release_5(
+    a_name VARBINARY(255), a_request BINARY(16), a_slot VARBINARY(16), a_refused BIGINT, a_expiry BIGINT)
 MODIFIES SQL DATA
 SQL SECURITY INVOKER
 release_lock: BEGIN
@@ -35,9 +37,9 @@ release_lock: BEGIN
             RESIGNAL;
         END IF;
         -- Released, but not handed over: the waiters detect the release themselves.
-        SELECT v_released, NULL, '';
+        SELECT v_released, NULL, '', NULL;
     END;
-    IF NOT EXISTS (SELECT 1 FROM {p}_waiters WHERE name = a_name) THEN
+    IF a_refused = 0 AND NOT EXISTS (SELECT 1 FROM {p}_waiters WHERE name = a_name) THEN
         DELETE FROM {p}_holds WHERE name = a_name AND slot = a_slot AND request = a_request;
         SET v_released = row_count();
         IF v_released = 0 THEN
@@ -47,7 +49,7 @@ release_lock: BEGIN
             END IF;
         END IF;
         IF v_released = 0 OR NOT EXISTS (SELECT 1 FROM {p}_waiters WHERE name = a_name) THEN
-            SELECT v_released, v_notice, '';
+            SELECT v_released, v_notice, '', NULL;
             LEAVE release_lock;
         END IF;
     END IF;
@@ -56,6 +58,12 @@ release_lock: BEGIN
     START TRANSACTION;
     -- If the gate was lost, the lock is not handed over: the next claim creates the gate again.
     SELECT token INTO v_token FROM {p}_gates WHERE shard = v_shard FOR UPDATE;
+    SET v_now = {now};
+    IF v_now > a_expiry THEN
+        ROLLBACK;
+        SELECT NULL, NULL, '', v_now;
+        LEAVE release_lock;
+    END IF;
     SET v_found = v_released;
     IF v_found = 0 THEN
         -- Before the grants, so that the withdrawn request is not granted the lock itself.
@@ -72,7 +80,10 @@ release_lock: BEGIN
             DELETE FROM {p}_broken WHERE name = a_name AND request = a_request;
         END IF;
     END IF;
-    SET v_now = {now};
+    IF a_refused > 0 THEN
+        -- The record of a claim that is refused has an empty notice.
+        REPLACE INTO {p}_broken (name, request, notice, expires_at) VALUES (a_name, a_request, '', v_now + a_refused);
+    END IF;
     IF EXISTS (SELECT 1 FROM {p}_holds WHERE name = a_name AND expires_at <= v_now) THEN
         DELETE FROM {p}_holds WHERE name = a_name AND expires_at <= v_now;
     END IF;
@@ -113,5 +124,5 @@ release_lock: BEGIN
         UPDATE {p}_gates SET token = v_token WHERE shard = v_shard;
     END IF;
     COMMIT;
-    SELECT v_found, v_notice, v_grants;
+    SELECT v_found, nullif(v_notice, ''), v_grants, v_now;
 END

@@ -12,7 +12,7 @@
 --
 -- The token is drawn behind the advisory lock, which the transaction keeps until it is committed: no other grant of this name can
 -- come between the draw and the commit.
-CREATE OR REPLACE FUNCTION {p}_claim_2(
+CREATE OR REPLACE FUNCTION {p}_claim_3(
     a_name bytea, a_request bytea, a_mode bigint, a_conflicts bigint, a_slot bytea, a_owner text, a_label text,
     a_ttl bigint, a_place_ttl bigint, a_channel text, a_ticket bigint, a_durable boolean, a_counts boolean,
     a_expiry bigint)
@@ -35,14 +35,21 @@ BEGIN
     END IF;
     IF EXISTS (SELECT 1 FROM {p}_holds WHERE name = a_name)
         OR EXISTS (SELECT 1 FROM {p}_waiters WHERE name = a_name)
+        OR EXISTS (SELECT 1 FROM {p}_broken WHERE name = a_name AND request = a_request)
     THEN
+        -- A copy of a claim that arrives after the release of its request, or after a break by force.
+        IF EXISTS (SELECT 1 FROM {p}_broken WHERE name = a_name AND request = a_request AND expires_at > v_now) THEN
+            r_left := 1000;
+            RETURN NEXT;
+            RETURN;
+        END IF;
         -- A queue entry need not survive a crash of the server: the request joins the queue again.
         PERFORM set_config('synchronous_commit', 'off', true);
         DELETE FROM {p}_holds WHERE name = a_name AND expires_at <= v_now;
         -- The deleted holds may have unblocked waiters, this request or others. This is checked at each claim, so that a queue
         -- recovers from any change of the tables.
         PERFORM pg_notify(s.r_channel, s.r_ticket || ' ' || s.r_place || ' ' || s.r_token || ' ' || s.r_left)
-        FROM {p}_settle_2(a_name, a_request, a_ttl, v_now) AS s WHERE s.r_request <> a_request;
+        FROM {p}_settle_3(a_name, a_request, a_ttl, v_now) AS s WHERE s.r_request <> a_request;
         -- The request holds the lock: it was handed over, now or before, or the reply to an earlier claim was lost.
         SELECT token, expires_at - v_now INTO r_token, r_left FROM {p}_holds
         WHERE name = a_name AND slot = a_slot AND request = a_request;

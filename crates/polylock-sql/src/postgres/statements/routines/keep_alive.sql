@@ -1,5 +1,6 @@
--- Extends live holds that are not marked as broken, and live queue entries. Returns a letter for each request, in their order: H
--- held, Q queued, B broken, G gone, C contested (another transaction is changing the entry).
+-- Extends live holds that are not marked as broken, and live queue entries: to a maximum, which never shortens a lease. Returns a text
+-- for each request, in their order, separated by commas: H, rest of the lease, token and modes, separated by spaces, for a hold; Q
+-- queued, B broken, G gone or parked, C contested (another transaction is changing the entry).
 --
 -- Inputs:    a_batch has for each request one byte with the length of its name, the name, its id, a byte that is 1 if it is
 --            exclusive, its TTL and that of its queue entry in us, in eight bytes each.
@@ -11,7 +12,7 @@
 -- Clock:     read before the first entry is locked.
 --
 -- It is as durable as the grants: a crash of the server must not undo an extension that a holder relies on.
-CREATE OR REPLACE FUNCTION {p}_keep_alive_2(a_batch bytea, a_durable boolean)
+CREATE OR REPLACE FUNCTION {p}_keep_alive_3(a_batch bytea, a_durable boolean)
 RETURNS TABLE (r_states text)
 LANGUAGE plpgsql {pinned} SET enable_seqscan = off AS $body$
 DECLARE
@@ -25,6 +26,7 @@ DECLARE
     v_place_ttls bigint[];
     v_now bigint;
     v_held bigint[];
+    v_terms text[];
     v_queued bigint[];
 BEGIN
     PERFORM set_config('synchronous_commit', 'off', true);
@@ -49,8 +51,9 @@ BEGIN
             WHERE name = b_name AND slot = b_slot AND request = b_request AND expires_at > v_now AND notice IS NULL
             LIMIT 1 FOR UPDATE SKIP LOCKED) AS hold
     ), extended AS (
-        UPDATE {p}_holds SET expires_at = v_now + ttl FROM locked WHERE {p}_holds.ctid = id RETURNING ord)
-    SELECT array_agg(ord) INTO v_held FROM extended;
+        UPDATE {p}_holds SET expires_at = greatest(expires_at, v_now + ttl) FROM locked WHERE {p}_holds.ctid = id
+        RETURNING ord, concat_ws(' ', 'H', expires_at - v_now, token, mode) AS terms)
+    SELECT array_agg(ord), array_agg(terms) INTO v_held, v_terms FROM extended;
     WITH locked AS MATERIALIZED (
         SELECT ord, ttl, id FROM unnest(v_names, v_requests, v_place_ttls) WITH ORDINALITY
             AS entry (b_name, b_request, ttl, ord)
@@ -59,26 +62,26 @@ BEGIN
             WHERE name = b_name AND request = b_request AND expires_at > v_now
             LIMIT 1 FOR UPDATE SKIP LOCKED) AS waiter
     ), extended AS (
-        UPDATE {p}_waiters SET expires_at = v_now + ttl FROM locked WHERE {p}_waiters.ctid = id RETURNING ord)
+        UPDATE {p}_waiters SET expires_at = greatest(expires_at, v_now + ttl) FROM locked WHERE {p}_waiters.ctid = id RETURNING ord)
     SELECT array_agg(ord) INTO v_queued FROM extended;
 
     -- Each statement sees what was committed before it: an entry that exists now and was not extended was locked or changed by
     -- another transaction, or has just become a hold.
     SELECT string_agg(CASE
-            WHEN held.ord IS NOT NULL THEN 'H'
+            WHEN held.ord IS NOT NULL THEN held.terms
             WHEN queued.ord IS NOT NULL THEN 'Q'
             WHEN EXISTS (SELECT 1 FROM {p}_holds WHERE name = b_name AND slot = b_slot AND request = b_request
                 AND expires_at > v_now AND notice IS NULL)
                 OR EXISTS (SELECT 1 FROM {p}_waiters WHERE name = b_name AND request = b_request AND expires_at > v_now)
                 THEN 'C'
             WHEN EXISTS (SELECT 1 FROM {p}_holds WHERE name = b_name AND slot = b_slot AND request = b_request
-                AND notice IS NOT NULL)
-                OR EXISTS (SELECT 1 FROM {p}_broken WHERE name = b_name AND request = b_request)
+                AND notice <> '')
+                OR EXISTS (SELECT 1 FROM {p}_broken WHERE name = b_name AND request = b_request AND notice <> '')
                 THEN 'B'
-            ELSE 'G' END, '' ORDER BY entry.ord)
+            ELSE 'G' END, ',' ORDER BY entry.ord)
     INTO r_states
     FROM unnest(v_names, v_requests, v_slots) WITH ORDINALITY AS entry (b_name, b_request, b_slot, ord)
-    LEFT JOIN unnest(v_held) AS held (ord) ON held.ord = entry.ord
+    LEFT JOIN unnest(v_held, v_terms) AS held (ord, terms) ON held.ord = entry.ord
     LEFT JOIN unnest(v_queued) AS queued (ord) ON queued.ord = entry.ord;
     IF v_held IS NOT NULL THEN
         {durable}

@@ -10,7 +10,7 @@
 --            statistics of a queue that has just grown, the planner would read and sort the whole queue for a query without a
 --            limit.
 -- Clock:     the caller's, and read again for each grant.
-CREATE OR REPLACE FUNCTION {p}_settle_2(a_name bytea, a_request bytea, a_ttl bigint, a_now bigint)
+CREATE OR REPLACE FUNCTION {p}_settle_3(a_name bytea, a_request bytea, a_ttl bigint, a_now bigint)
 RETURNS TABLE (r_request bytea, r_channel text, r_ticket bigint, r_place bigint, r_token bigint, r_left bigint)
 LANGUAGE plpgsql {pinned} AS $body$
 DECLARE
@@ -35,6 +35,8 @@ BEGIN
             -- A keep-alive may have extended it since it was read, and its client counts the lease from the time at which it sent
             -- that message: so the rest of the lease is counted from a later time.
             DELETE FROM {p}_waiters WHERE name = a_name AND request = w.request RETURNING expires_at INTO v_until;
+            -- A sweep, which does not hold the advisory lock, may have deleted it since it was read.
+            CONTINUE WHEN NOT FOUND;
             IF w.request = a_request THEN
                 v_until := a_now + a_ttl;
                 r_left := a_ttl;

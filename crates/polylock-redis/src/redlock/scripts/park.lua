@@ -1,0 +1,16 @@
+-- Parks the vote for a request: it ends in a certain time, whether it would expire earlier or later, and is not extended any more. Until
+-- then it keeps others out.
+--
+-- Inputs:    id, number, the time until the end in ms.
+-- Returns:   YES: the vote is parked, now or before. MARKED, with the notice of a break. NO, with the notice of a break by force or '': there
+--            is no vote for this number.
+local id, number, left = ARGV[1], tonumber(ARGV[2]), ARGV[3]
+
+if not is_of(id) or entry[1] ~= number then
+    return {NO, 0, 0, now, '', notice_for(id)}
+end
+if not entry[5] then
+    entry[5] = ''
+    redis.call('SET', VOTE, id .. cmsgpack.pack(entry), 'PX', left)
+end
+return {entry[5] == '' and YES or MARKED, 0, 0, now, '', entry[5]}
