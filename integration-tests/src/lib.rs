@@ -15,6 +15,7 @@
 //! - [`history`]: waits, hand-overs and fairness in the recorded sections of workers;
 //! - [`simulation`](mod@simulation): the real core in virtual time, against models of stores;
 //! - [`chaos`](mod@chaos): real processes on real servers under faults that are drawn from a seed, and the record of such runs;
+//! - [`late`](mod@late): late, repeated and reordered messages of four processes;
 //! - [`comparison`](mod@comparison), [`counter`](mod@counter): the stores and other lock libraries, measured side by side; the commands that
 //!   servers receive;
 //! - [`recipe`]: the recipes through which the clients of a run lock a name;
@@ -30,6 +31,7 @@ pub mod comparison;
 pub mod counter;
 pub mod election;
 pub mod history;
+pub mod late;
 pub mod load;
 pub mod migration;
 pub mod pid_namespace;

@@ -9,6 +9,7 @@ mod exit;
 mod guides;
 mod increments;
 mod kills;
+mod late;
 mod late_claims;
 mod migration;
 mod opening;

@@ -29,6 +29,7 @@ fn main() {
         "contend" => multi_thread().block_on(increment::contend(&task)),
         "bench" => multi_thread().block_on(bench(&task)),
         "chaos" => multi_thread().block_on(chaos::run(&task)),
+        "late" => multi_thread().block_on(late(&task)),
         "measure" => multi_thread().block_on(measure::run(&task)),
         "open" => current_thread().block_on(stay::open(&task)),
         "queue" => current_thread().block_on(stay::queue(&task)),
@@ -39,6 +40,12 @@ fn main() {
         "last-act" => exit::run(&task),
         other => panic!("unknown scenario {other:?}"),
     }
+}
+
+/// `late URL - LANES`: carries out the operations of the coordinator of late messages, on this number of connections to the store.
+async fn late(task: &Task) {
+    let lanes = usize::try_from(task.number(0)).unwrap();
+    polylock_integration_tests::late::player::play(task.url.clone(), lanes).await.unwrap();
 }
 
 /// Runs as a child process of the benchmark.

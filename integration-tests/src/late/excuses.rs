@@ -1,0 +1,39 @@
+//! The exceptions that a store documents.
+
+use std::time::Duration;
+
+use polylock_core::Request;
+
+use super::{
+    check::{Kind, Violation},
+    message::{Shown, Way},
+    script::{Act, Script},
+};
+
+/// The longest lease of a blob.
+const AZURE_LEASE: Duration = Duration::from_secs(60);
+
+/// Returns the name of the documented exception that explains a violation in this schedule.
+#[must_use]
+pub fn excuse(store: &str, violation: &Violation, script: &Script) -> Option<&'static str> {
+    let Violation { kind, entry, .. } = violation;
+    // A server records the client as waiting before it compares the number: another client may then be notified half a second later.
+    let is_waiter = |entry: &Shown| entry.token.is_none() && entry.expires_in <= Request::MAX_QUEUE_LEASE;
+    // A hold is parked, and adopted, by an acquisition with another lease.
+    let acquires = |act| {
+        matches!(act, Act::Acquire { .. } | Act::Adopt { .. } | Act::IntoHandle | Act::End(Way::After(_)))
+    };
+    let is_acquisition = script.trapped_act().is_some_and(acquires) || script.copies.are_of_all();
+    match (store, kind, entry) {
+        ("redlock3", Kind::Ghost, Some(entry)) if is_waiter(entry) => {
+            Some("a late proposal is shown as a waiter, for the time of a queue entry")
+        }
+        ("azure", Kind::Shortened | Kind::Extended, Some(_)) => {
+            Some("the service shows the lease that was claimed, and not its rest")
+        }
+        ("azure", Kind::Ghost, Some(entry)) if is_acquisition && entry.expires_in <= AZURE_LEASE => {
+            Some("an acquisition that its process does not look for lasts for its lease")
+        }
+        _ => None,
+    }
+}
