@@ -33,6 +33,9 @@ for part in ${POLYLOCK_TEST_SKIP-}; do
     esac
 done
 
+# A shell without job control, and `nohup`, start programs in the background that ignore SIGINT and SIGHUP; `polylock run` leaves them ignored.
+set -- env --default-signal "$@"
+
 # libtest measures the time of each test for nightly toolchains, and for the standard library's own bootstrap. The variable is set for
 # the test programs alone: it would change what is built.
 export RUSTC_BOOTSTRAP=1
