@@ -89,6 +89,13 @@ impl Waiting {
         if self.no_wait { Some(Duration::ZERO) } else { self.wait }
     }
 
+    /// Draws the time to wait before the lock is requested.
+    pub(crate) fn delay(&self) -> Option<Duration> {
+        // Without a random source it is all of it.
+        let part = || f64::from(getrandom::u32().unwrap_or(u32::MAX)) / f64::from(u32::MAX);
+        self.jitter.map(|whole| whole.mul_f64(part()))
+    }
+
     /// Applies the limits to the opening of the store, with which the wait begins.
     pub(crate) fn limit_connect(&self, mut locks: LocksBuilder) -> LocksBuilder {
         if let Some(outage) = self.outage {

@@ -94,6 +94,9 @@ async fn acquired(store: ChosenStore, args: &Acquire) -> Result<Guard, Failure> 
     if let Some(wait) = args.waiting.limit() {
         lock = lock.wait(wait.saturating_sub(SystemClock.now().since(began)));
     }
+    if let Some(delay) = args.waiting.delay() {
+        SystemClock.sleep_until(SystemClock.now() + delay).await;
+    }
     lock.acquire().await.map_err(|error| {
         let code = error.is_not_acquired().then_some(args.waiting.conflict_exit_code);
         let failure = Failure::from(error);

@@ -204,8 +204,8 @@ impl Phases<'_> {
             }
             None => self.run_in_outer_hold(&locks).await?,
         }
-        if let Some(jitter) = self.args.waiting.jitter {
-            wait::pause(random_delay(jitter), &mut self.signals).await?;
+        if let Some(delay) = self.args.waiting.delay() {
+            wait::pause(delay, &mut self.signals).await?;
         }
         let guard = match self.recipe {
             Recipe::Lock => self.acquire(&locks, connect_time).await?,
@@ -472,13 +472,6 @@ fn grace(requested: Option<Duration>, ttl: Duration) -> Result<Duration, Failure
         return Err(Failure::new(USAGE, message));
     }
     Ok(grace)
-}
-
-/// Returns a random part of `whole`.
-fn random_delay(whole: Duration) -> Duration {
-    // Without a random source it is all of it.
-    let part = getrandom::u32().unwrap_or(u32::MAX);
-    whole.mul_f64(f64::from(part) / f64::from(u32::MAX))
 }
 
 fn internal_error(what: &str, error: &io::Error) -> Failure {

@@ -172,13 +172,18 @@ fn a_signal_ends_a_min_hold_that_needs_this_process() {
 
 #[test]
 fn jitter_can_be_interrupted() {
-    let workspace = Workspace::new();
-    let run = workspace.start("--jitter 48h x", "touch ran");
-    // It has opened the store, so it receives signals.
-    eventually("the store", || workspace.path("locks.db").exists());
-    run.signal(Signal::TERM);
-    assert_eq!(run.code(), Some(143));
-    assert!(!workspace.path("ran").exists());
+    for command in ["run --jitter 48h x touch ran", "acquire --jitter 48h x"] {
+        let workspace = Workspace::new();
+        let mut polylock = workspace.polylock();
+        polylock.args(command.split(' '));
+        let waiting = Running::spawn(polylock);
+        // It has opened the store, so it receives signals.
+        eventually("the store", || workspace.path("locks.db").exists());
+        waiting.signal(Signal::TERM);
+        assert_eq!(waiting.code(), Some(143), "{command}");
+        assert!(!workspace.path("ran").exists());
+        assert_eq!(workspace.status("x")["state"], "free", "{command}");
+    }
 }
 
 #[test]
