@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use async_trait::async_trait;
 
-use crate::{BreakOrder, Entry, FencingToken, Inspect, LockName, LockStatus, Result};
+use crate::{BreakOrder, ConfigError, Entry, FencingToken, Inspect, LockName, LockStatus, Result};
 
 #[derive(Debug)]
 pub(super) struct InspectBoth {
@@ -43,7 +43,7 @@ impl Inspect for InspectBoth {
 
     async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>> {
         let (old, new) = tokio::join!(self.old.inspect(name), self.new.inspect(name));
-        let (in_old, in_new) = targets(order, old?, new?);
+        let (in_old, in_new) = targets(order, old?, new?)?;
         let breaking = async |store: &Arc<dyn Inspect>, targets: Vec<_>| match targets.is_empty() {
             true => Ok(Vec::new()),
             false => store.break_lock(name, &BreakOrder { targets, ..order.clone() }).await,
@@ -58,26 +58,62 @@ impl Inspect for InspectBoth {
 /// The targets of a break in one store.
 type Targets = Vec<Option<FencingToken>>;
 
-/// Returns the tokens that the targets of `order` have in the old store, and in the new one.
-fn targets(order: &BreakOrder, old: LockStatus, new: LockStatus) -> (Targets, Targets) {
+/// Returns the tokens that the targets of `order` have in the old store, and in the new one. The token of a hold is the greater one of the two,
+/// as [`merged`] shows it.
+///
+/// # Errors
+/// If a target is the token of several holds: the numbers of the two stores have nothing to do with each other.
+fn targets(order: &BreakOrder, old: LockStatus, new: LockStatus) -> Result<(Targets, Targets)> {
+    let (mut in_old, mut in_new, mut shown) = (Vec::new(), Vec::new(), Vec::new());
+    let (olds, news) = (old.holders.clone(), new.holders.clone());
     let mut old = old.holders;
-    let (mut in_old, mut in_new) = (Vec::new(), Vec::new());
     for entry in new.holders {
+        let is_certain = count_same(&olds, &entry) == 1 && count_same(&news, &entry) == 1;
         let same = take_same(&mut old, &entry);
-        if order.is_target(entry.token.max(same.as_ref().and_then(|same| same.token))) {
+        let other = same.as_ref().and_then(|same| same.token);
+        if !order.is_target(entry.token.max(other)) {
+            continue;
+        }
+        shown.push(entry.token.max(other));
+        // Of several holds of an owner with one label it is not known which belong together. The break of one in either store ends it: its
+        // holder releases the other one.
+        if is_certain || entry.token > other {
             in_new.push(entry.token);
+        }
+        if is_certain || entry.token <= other {
             in_old.extend(same.map(|same| same.token));
         }
     }
-    in_old.extend(old.into_iter().map(|entry| entry.token).filter(|token| order.is_target(*token)));
-    (in_old, in_new)
+    let alone = old.into_iter().map(|entry| entry.token).filter(|token| order.is_target(*token));
+    for token in alone {
+        shown.push(token);
+        in_old.push(token);
+    }
+    // Core names the token of each of them to break all holds.
+    let count = |tokens: &Targets, token| tokens.iter().filter(|other| **other == token).count();
+    match shown.iter().find(|token| count(&shown, **token) > count(&order.targets, **token)) {
+        Some(Some(token)) => {
+            let problem = format!(
+                "{token} is the token of two holds, each in one of the stores: break the lock when one of them has ended"
+            );
+            Err(ConfigError::new("token", problem).into())
+        }
+        _ => Ok((in_old, in_new)),
+    }
+}
+
+/// Returns the number of holds that can't be told from this one.
+fn count_same(holders: &[Entry], entry: &Entry) -> usize {
+    holders.iter().filter(|other| is_same(other, entry)).count()
+}
+
+fn is_same(one: &Entry, other: &Entry) -> bool {
+    (&one.owner, one.mode, &one.label) == (&other.owner, other.mode, &other.label)
 }
 
 /// Removes the entry of the same request from the holders of the old store, and returns it.
 fn take_same(old: &mut Vec<Entry>, entry: &Entry) -> Option<Entry> {
-    let is_same =
-        |other: &Entry| (&other.owner, other.mode, &other.label) == (&entry.owner, entry.mode, &entry.label);
-    let at = old.iter().position(is_same)?;
+    let at = old.iter().position(|other| is_same(other, entry))?;
     Some(old.remove(at))
 }
 

@@ -289,6 +289,57 @@ async fn a_break_names_its_target_in_both_stores() {
     }
 }
 
+/// 1. Two readers with one owner and label hold the lock, in different orders in the two stores.
+/// 2. A break names the token of the first one: it must not end the second.
+#[tokio::test]
+async fn a_break_of_one_reader_ends_no_other_with_the_same_owner() {
+    let Stores { old, new, both } = stores();
+    let (one, other) = (request(Mode::Shared), request(Mode::Shared));
+    assert_eq!(one.owner, other.owner);
+    for _ in 0..5 {
+        // The new store has greater numbers than the old one.
+        token(&new).await;
+    }
+    for (store, requests) in [(&old, [&one, &other]), (&new, [&other, &one])] {
+        for request in requests {
+            held(store, request).await;
+        }
+    }
+    let name = &one.name;
+    let in_new = new.inspect.as_ref().unwrap().inspect(name).await.unwrap().holders;
+    let target = in_new.iter().map(|holder| holder.token).max().unwrap();
+    let order = crate::BreakOrder::new(crate::BreakNotice::default(), [target]);
+    both.inspect.as_ref().unwrap().break_lock(name, &order).await.unwrap();
+    let lost = async |store, request| matches!(kept(store, request).await, KeepAlive::Lost(_));
+    let broken = [
+        lost(&old, &one).await || lost(&new, &one).await,
+        lost(&old, &other).await || lost(&new, &other).await,
+    ];
+    assert_eq!(broken, [true, false], "of the target and the other");
+}
+
+/// Two holds, each with the greater token in another store, are shown with one token: a break by it is refused.
+#[tokio::test]
+async fn a_token_of_two_holds_is_no_target() {
+    let Stores { old, new, both } = stores();
+    let (one, mut other) = (request(Mode::Shared), request(Mode::Shared));
+    other.owner = crate::OwnerId::new("other").unwrap();
+    for (store, requests) in [(&old, [&one, &other]), (&new, [&other, &one])] {
+        for request in requests {
+            held(store, request).await;
+        }
+    }
+    let inspect = both.inspect.as_ref().unwrap();
+    let shown: Vec<_> = inspect.inspect(&one.name).await.unwrap().holders.iter().map(|it| it.token).collect();
+    assert_eq!(shown[0], shown[1]);
+    let order = |targets: &[_]| crate::BreakOrder::new(crate::BreakNotice::default(), targets.to_vec());
+    let refused = inspect.break_lock(&one.name, &order(&shown[..1])).await;
+    assert!(matches!(refused, Err(Error::Config(_))), "{refused:?}");
+    assert!(matches!(kept(&old, &one).await, KeepAlive::Held { .. }));
+    // All holds.
+    assert_eq!(inspect.break_lock(&one.name, &order(&shown)).await.unwrap().len(), 2);
+}
+
 #[tokio::test]
 async fn a_hold_in_both_stores_is_parked_in_both() {
     let Stores { old, new, both } = stores();
