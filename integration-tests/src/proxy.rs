@@ -22,6 +22,7 @@ use std::{
 
 use tokio::sync::watch;
 
+pub(crate) use self::requests::length as http_length;
 use self::{
     connection::{serve, socket},
     request_fault::Choice,

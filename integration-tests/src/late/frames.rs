@@ -1,5 +1,7 @@
 //! The messages in the stream of a client, by the protocol of its server.
 
+use crate::proxy::http_length;
+
 /// The protocol between a client and a server, without encryption.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
@@ -54,7 +56,7 @@ impl Frames {
                 bytes.first_chunk().map(|[a, b, c]| 4 + usize::from_le_bytes([*a, *b, *c, 0, 0, 0, 0, 0]))
             }
             Protocol::ZooKeeper => number(bytes, 0).map(|length| length + 4),
-            Protocol::Http => http(bytes),
+            Protocol::Http => http_length(bytes),
             Protocol::Http2 if is_first => Some(PREFACE.len()),
             Protocol::Http2 => {
                 bytes.first_chunk().map(|[a, b, c]| 9 + usize::from_be_bytes([0, 0, 0, 0, 0, *a, *b, *c]))
@@ -98,16 +100,6 @@ fn redis(bytes: &[u8]) -> Option<usize> {
         at = from + length? + 2;
     }
     Some(at)
-}
-
-/// Returns the length of a request: its head, and a body of the length that it names.
-fn http(bytes: &[u8]) -> Option<usize> {
-    const END: &[u8] = b"\r\n\r\n";
-    let head = bytes.windows(END.len()).position(|window| window == END)? + END.len();
-    let text = String::from_utf8_lossy(&bytes[..head]);
-    let mut headers = text.lines().filter_map(|line| line.split_once(':'));
-    let body = headers.find(|(name, _)| name.trim().eq_ignore_ascii_case("content-length"));
-    Some(head + body.and_then(|(_, length)| length.trim().parse::<usize>().ok()).unwrap_or(0))
 }
 
 /// Returns the statement in a message of a database; `None` if the message is no statement.

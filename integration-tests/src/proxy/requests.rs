@@ -43,7 +43,7 @@ impl Requests {
 }
 
 /// Returns the length of the request at the start of `bytes`, if its head is complete.
-fn length(bytes: &[u8]) -> Option<usize> {
+pub(crate) fn length(bytes: &[u8]) -> Option<usize> {
     const END: &[u8] = b"\r\n\r\n";
     let head = bytes.windows(END.len()).position(|window| window == END)? + END.len();
     let text = String::from_utf8_lossy(&bytes[..head]);
