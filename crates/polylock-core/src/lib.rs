@@ -100,6 +100,7 @@ mod shutdown;
 pub mod simulation;
 mod store_config;
 pub mod sync;
+pub mod time_limit;
 mod token;
 pub mod transition;
 mod upgrade;

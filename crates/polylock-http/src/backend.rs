@@ -81,11 +81,17 @@ impl Backend for HttpBackend {
 
     async fn release(&self, request: &Request) -> Result<Release> {
         let (body, limit) = (RequestBody::from(request), self.limit(request.ttl));
-        let expires = request.outlives_process;
-        let reply: Result<(ReleaseReply, bool)> =
-            self.servers.send_counted(Operation::Release, paths::RELEASE, &body, limit, expires).await;
-        // After the release: a claim that is carried out now has nothing to wait for.
-        self.servers.release_unanswered(request);
+        let (servers, operation) = (&self.servers, Operation::Release);
+        // Another process may have extended the hold of such a request since. Any other release is wanted, however late it arrives.
+        let reply: Result<(ReleaseReply, bool)> = match request.outlives_process {
+            true => servers.send_in_time(operation, paths::RELEASE, &body, limit).await,
+            false => servers.send_counted(operation, paths::RELEASE, &body, limit).await,
+        };
+        // After the release: a claim that is carried out now has nothing to wait for. If it has failed, another process may hold the lock by the
+        // same request.
+        if reply.is_ok() || !request.outlives_process {
+            self.servers.release_unanswered(request);
+        }
         let (reply, is_repeated) = reply?;
         let outcome = (&reply).try_into().map_err(|error| invalid(Operation::Release, error))?;
         Ok(match outcome {

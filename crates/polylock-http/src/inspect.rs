@@ -24,7 +24,8 @@ impl Inspect for HttpBackend {
 
     async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>> {
         let (body, limit) = (BreakBody::new(name, order), self.servers.operation_timeout);
-        let holders: Vec<EntryBody> = self.servers.send(Operation::Break, paths::BREAK, &body, limit).await?;
+        let (holders, _): (Vec<EntryBody>, bool) =
+            self.servers.send_in_time(Operation::Break, paths::BREAK, &body, limit).await?;
         let holders = holders.iter().map(TryInto::try_into).collect::<Result<_, _>>();
         holders.map_err(|error| invalid(Operation::Break, error))
     }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use polylock_core::{
-    Conversion, ConversionOutcome, Convert, FencingToken, KeepRecord, LockName, Operation, Park, RaiseToken,
-    Record, Release, Request, Result, StoredRecord,
+    Clock, Conversion, ConversionOutcome, Convert, FencingToken, KeepRecord, LockName, LostReason, Operation,
+    Park, RaiseToken, Record, Release, Request, Result, StoredRecord, SystemClock,
 };
 use polylock_protocol::{
     ConvertBody, ConvertReply, NameBody, ParkBody, RaiseBody, RaiseReply, RecordReply, ReleaseReply,
@@ -27,9 +27,17 @@ impl Convert for HttpBackend {
 impl Park for HttpBackend {
     async fn park(&self, request: &Request, token: FencingToken, left: Duration) -> Result<Release> {
         let (body, limit) = (ParkBody::new(request, token, left), self.limit(request.ttl));
-        let (reply, _): (ReleaseReply, bool) =
-            self.servers.send_counted(Operation::Renew, paths::PARK, &body, limit, true).await?;
-        (&reply).try_into().map_err(|error| invalid(Operation::Renew, error))
+        let sent = SystemClock.now();
+        let (reply, is_repeated): (ReleaseReply, bool) =
+            self.servers.send_in_time(Operation::Renew, paths::PARK, &body, limit).await?;
+        let outcome = (&reply).try_into().map_err(|error| invalid(Operation::Renew, error))?;
+        Ok(match outcome {
+            // An earlier attempt has parked the hold, which has ended since.
+            Release::Lost(LostReason::Gone) if is_repeated && SystemClock.now() >= sent + left => {
+                Release::Released
+            }
+            outcome => outcome,
+        })
     }
 }
 

@@ -11,7 +11,7 @@ use std::{
 use futures_util::FutureExt;
 use polylock_core::{
     Clock, ConfigError, Error, Moment, Operation, Request, Result, SystemClock, io, requests::RequestTable,
-    sync::lock,
+    sync::lock, time_limit,
 };
 use polylock_protocol::{ClaimBody, ClaimReply, RequestBody, ServerTime, StoreBody, paths};
 use serde::{Serialize, de::DeserializeOwned};
@@ -26,6 +26,9 @@ const PINGS: (Duration, Duration) = (Duration::from_secs(3), Duration::from_secs
 
 /// The number of attempts of a claim that a server finds too late.
 const LATE: u32 = 3;
+
+/// The pause before the next attempt of an operation whose last message, without a reply, may still arrive.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// The pause before a release is repeated on a server with an unanswered claim.
 const RELEASE_PAUSE: Duration = Duration::from_millis(200);
@@ -127,7 +130,7 @@ impl Servers {
         self.all[self.shared.current.load(Ordering::SeqCst)].clone()
     }
 
-    /// Sends `body` to a server, and to another one if that fails, within `limit`. The operation may be carried out twice.
+    /// Sends `body` to a server, and to another one if that fails, within `limit`. The operation may be carried out twice, and late.
     pub(crate) async fn send<B: Serialize + Sync, T: DeserializeOwned>(
         &self,
         operation: Operation,
@@ -135,28 +138,21 @@ impl Servers {
         body: &B,
         limit: Duration,
     ) -> Result<T> {
-        self.send_counted(operation, path, body, limit, false).await.map(|(reply, _)| reply)
+        self.send_counted(operation, path, body, limit).await.map(|(reply, _)| reply)
     }
 
-    /// Sends `body` as [`send`](Self::send) does. If it `expires`, no server carries it out after this has returned. The second value is true if
-    /// an earlier attempt may have been carried out.
+    /// Sends `body` as [`send`](Self::send) does. The second value is true if an earlier attempt may have been carried out.
     pub(crate) async fn send_counted<B: Serialize + Sync, T: DeserializeOwned>(
         &self,
         operation: Operation,
         path: &str,
         body: &B,
         limit: Duration,
-        expires: bool,
     ) -> Result<(T, bool)> {
         let mut attempts = self.attempts(operation, limit);
         let mut is_repeated = false;
         while let Some((at, share)) = attempts.next() {
-            let reply = if expires {
-                self.post_in_time(at, path, body, share).await
-            } else {
-                self.all[at].post(path, body, share).await
-            };
-            match reply {
+            match self.all[at].post(path, body, share).await {
                 Ok(reply) => return Ok((attempts.succeeded(reply), is_repeated)),
                 Err(failure) => {
                     is_repeated |= failure.is_unanswered();
@@ -165,6 +161,46 @@ impl Servers {
             }
         }
         Err(attempts.exhausted())
+    }
+
+    /// Sends `body` as [`send`](Self::send) does. The second value is true if an earlier attempt may have been carried out.
+    ///
+    /// No server carries it out after this has returned an error: each message names its expiry. While one without a reply may still arrive,
+    /// because its connection has ended, the operation is repeated.
+    pub(crate) async fn send_in_time<B: Serialize + Sync, T: DeserializeOwned>(
+        &self,
+        operation: Operation,
+        path: &str,
+        body: &B,
+        limit: Duration,
+    ) -> Result<(T, bool)> {
+        let deadline = SystemClock.now() + time_limit::within(limit);
+        let (mut is_repeated, mut expiry) = (false, None);
+        loop {
+            let mut attempts = self.attempts(operation, deadline.since(SystemClock.now()));
+            let error = loop {
+                let Some((at, share)) = attempts.next() else { break attempts.exhausted() };
+                let (reply, expires) = self.post_in_time(at, path, body, share).await;
+                match reply {
+                    Ok(reply) => return Ok((attempts.succeeded(reply), is_repeated)),
+                    Err(failure) => {
+                        if failure.is_unanswered() {
+                            (is_repeated, expiry) = (true, expiry.max(expires));
+                        }
+                        if let Err(error) = attempts.failed(failure) {
+                            break error;
+                        }
+                    }
+                }
+            };
+            let Some(expiry) = expiry.filter(|expiry| *expiry > SystemClock.now()) else { return Err(error) };
+            let next = SystemClock.now() + PAUSE;
+            if !error.is_temporary() || next >= deadline {
+                SystemClock.sleep_until(expiry).await;
+                return Err(error);
+            }
+            SystemClock.sleep_until(next).await;
+        }
     }
 
     /// Sends `body` to one server alone. The operation is carried out once, unless the server restarts.
@@ -234,23 +270,30 @@ impl Servers {
         server.expiry(limit).ok_or_else(|| Failure::Invalid("its replies have no clock".to_owned()))
     }
 
-    /// Sends `body` to one server, again if that finds it too late: its clock may have been set.
+    /// Sends `body` to one server, again if that finds it too late: its clock may have been set. Returns the time after which the last message
+    /// has no effect; `None` if none was sent.
     async fn post_in_time<B: Serialize + Sync, T: DeserializeOwned>(
         &self,
         at: usize,
         path: &str,
         body: &B,
         limit: Duration,
-    ) -> Result<T, Failure> {
+    ) -> (Result<T, Failure>, Option<Moment>) {
         let server = &self.all[at];
+        let mut sent_until = None;
         for _ in 0..LATE {
-            let expires = self.expiry(server, limit).await?;
+            let expires = match self.expiry(server, limit).await {
+                Ok(expires) => expires,
+                Err(failure) => return (Err(failure), sent_until),
+            };
+            sent_until = Some(SystemClock.now() + limit);
             match server.post_by(path, body, limit, Some(expires)).await {
                 Err(Failure::Refused(problem)) if problem.word() == polylock_protocol::LATE => {}
-                reply => return reply,
+                reply => return (reply, sent_until),
             }
         }
-        Err(Failure::Unanswered("the server finds every message too late: its clock jumps".to_owned()))
+        let cause = "the server finds every message too late: its clock jumps".to_owned();
+        (Err(Failure::Unanswered(cause)), sent_until)
     }
 
     fn note_unanswered(&self, request: &Request, new: Unanswered) {

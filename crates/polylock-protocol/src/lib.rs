@@ -23,7 +23,7 @@
 //!
 //! The reply to a failed operation is a [`Problem`] (RFC 9457). Times are relative, in whole microseconds, with one exception: a claim
 //! expires by the clock of the server, which every reply contains ([`CLOCK`]), so that a claim that is executed late grants nothing. So do the
-//! operations that end a hold which other processes may know ([`EXPIRES`]).
+//! operations that end a hold which other processes may know, and breaks ([`EXPIRES`]).
 
 mod capabilities;
 mod clock;
@@ -52,7 +52,7 @@ pub use self::{
 /// The header of each reply with a [`ServerTime`]: the clock of the server.
 pub const CLOCK: &str = "polylock-clock";
 
-/// The header of a release or a park with a [`ServerTime`]: after that time by its clock, the server does not carry it out, and replies with the
+/// The header of a release, a park or a break with a [`ServerTime`]: after that time by its clock, the server does not carry it out, and replies with the
 /// problem [`LATE`]. The client repeats the operation, unless it has given it up.
 pub const EXPIRES: &str = "polylock-expires";
 

@@ -20,6 +20,11 @@ impl ServerClock {
         self.at(SystemClock.now())
     }
 
+    /// Returns the moment at which this server's clock shows `time`.
+    pub(crate) fn moment(time: ServerTime) -> Moment {
+        Moment::from_nanos(u64::try_from(time.us).unwrap_or(0).saturating_mul(1000))
+    }
+
     /// Returns the time at this moment.
     pub(crate) fn at(&self, moment: Moment) -> ServerTime {
         ServerTime { server: self.server, us: i64::try_from(moment.as_nanos() / 1000).unwrap_or(i64::MAX) }

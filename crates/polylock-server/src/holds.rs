@@ -233,7 +233,7 @@ pub(crate) async fn delete(
     Query(held): Query<Held>,
 ) -> Result<Response, Refused> {
     let request = request(&service, &caller, &id, (&held.name, held.slot), held.mode.as_deref())?;
-    let release = service.release(request).await?;
+    let release = service.release(request, Moment::NEVER).await?;
     let had_entry = matches!(release, Release::Released);
     Ok(Json(json!({ "released": had_entry })).into_response())
 }

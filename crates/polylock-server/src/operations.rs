@@ -10,8 +10,8 @@ use std::{
 
 use axum::{Json, extract::State, http::HeaderMap};
 use polylock_core::{
-    ClaimOutcome, Clock, Convert, Error, Inspect, KeepRecord, LockStatus, Operation, Park, RaiseToken,
-    Request, SystemClock, Wake,
+    ClaimOutcome, Clock, Convert, Error, Inspect, KeepRecord, LockStatus, Moment, Operation, Park,
+    RaiseToken, Request, SystemClock, Wake, time_limit,
 };
 use polylock_protocol::{
     BreakBody, ClaimBody, ClaimReply, ConvertBody, ConvertReply, EXPIRES, EntryBody, InvalidBody,
@@ -25,6 +25,7 @@ use crate::{
     access::Right,
     body::{Body, Refused},
     caller::Caller,
+    clock::ServerClock,
     service::Inner,
 };
 
@@ -119,9 +120,9 @@ pub(crate) async fn keep_alive(
     Ok(Json(KeepAliveReply { outcomes: outcomes.await?.iter().map(Into::into).collect() }))
 }
 
-/// Refuses an operation that its client has given up.
-fn ensure_in_time(service: &Inner, headers: &HeaderMap) -> Result<(), Refused> {
-    let Some(value) = headers.get(EXPIRES) else { return Ok(()) };
+/// Returns the time at which the client gives the operation up, and refuses one that it has given up.
+fn limit_of(service: &Inner, headers: &HeaderMap) -> Result<Moment, Refused> {
+    let Some(value) = headers.get(EXPIRES) else { return Ok(Moment::NEVER) };
     let invalid = |problem: &str| InvalidBody::new(EXPIRES, problem);
     let text = value.to_str().map_err(|_| invalid("not a text"))?;
     let expires: ServerTime = text.parse().map_err(|error: InvalidServerTime| invalid(&error.to_string()))?;
@@ -129,7 +130,7 @@ fn ensure_in_time(service: &Inner, headers: &HeaderMap) -> Result<(), Refused> {
         let detail = "it has arrived after its expiry, and was not carried out";
         return Err(Refused(Problem::new(LATE, "the operation is too late", 409, detail)));
     }
-    Ok(())
+    Ok(ServerClock::moment(expires))
 }
 
 pub(crate) async fn park(
@@ -140,9 +141,10 @@ pub(crate) async fn park(
 ) -> Reply<ReleaseReply> {
     let (request, token, left) = (Request::try_from(&body.request)?, body.token()?, body.left());
     ensure_holds(&caller, &request)?;
-    ensure_in_time(&service, &headers)?;
+    let limit = limit_of(&service, &headers)?;
     let park = of(&service, service.store.park.as_ref(), "the end of a hold at a later time")?;
-    let outcome = service.run(|_, _| async move { Park::park(&*park, &request, token, left).await });
+    let outcome = service
+        .run(|_, _| time_limit::until(limit, async move { Park::park(&*park, &request, token, left).await }));
     Ok(Json((&outcome.await?).into()))
 }
 
@@ -154,8 +156,7 @@ pub(crate) async fn release(
 ) -> Reply<ReleaseReply> {
     let request = Request::try_from(&body)?;
     ensure_holds(&caller, &request)?;
-    ensure_in_time(&service, &headers)?;
-    let release = service.release(request).await?;
+    let release = service.release(request, limit_of(&service, &headers)?).await?;
     Ok(Json((&release).into()))
 }
 
@@ -209,11 +210,14 @@ pub(crate) async fn list(
 pub(crate) async fn break_lock(
     State(service): Of,
     caller: Caller,
+    headers: HeaderMap,
     Body(body): Body<BreakBody>,
 ) -> Reply<Vec<EntryBody>> {
     let ((name, order), inspect) = (body.order()?, inspector(&service)?);
     caller.ensure(Right::Break, name.as_str())?;
-    let holders = service.run(|_, _| async move { inspect.break_lock(&name, &order).await });
+    let limit = limit_of(&service, &headers)?;
+    let holders =
+        service.run(|_, _| time_limit::until(limit, async move { inspect.break_lock(&name, &order).await }));
     Ok(Json(holders.await?.iter().map(Into::into).collect()))
 }
 
@@ -255,4 +259,50 @@ fn of<T: ?Sized>(
 ) -> Result<Arc<T>, Refused> {
     let backend = service.store.backend.capabilities().backend;
     interface.cloned().ok_or_else(|| Error::Unsupported { backend, capability }.into())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use http::{Method, StatusCode};
+    use polylock_protocol::paths;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::serve_tests::{event_of, open, request, send};
+
+    /// A client gives up a message, whose expiry names a time of this server, or of the process before it.
+    #[tokio::test]
+    async fn no_hold_ends_by_a_message_that_its_client_has_given_up() {
+        let routes = open();
+        let acquire = request(Method::POST, "/v1/locks/n", None, Some(&json!({ "wait": "0s" })));
+        let mut stream = send(&routes, acquire).await.into_body().into_data_stream();
+        let granted = event_of(&mut stream).await;
+        let token = granted["fencing_token"].as_u64().unwrap();
+        let held = json!({
+            "id": granted["id"], "name": "n", "mode": "EX", "ttl_us": 30_000_000, "queues": true,
+            "wants_position": false, "owner": "o",
+        });
+        let breaks = |force: bool| {
+            let notice = json!({ "reason": null, "by": null });
+            json!({ "name": "n", "notice": notice, "tokens": [token], "force": force })
+        };
+        let messages: [(&str, Value); 4] = [
+            (paths::PARK, json!({ "request": held, "token": token, "left_us": 1 })),
+            (paths::RELEASE, held.clone()),
+            (paths::BREAK, breaks(false)),
+            (paths::BREAK, breaks(true)),
+        ];
+        for (path, body) in &messages {
+            let mut late = request(Method::POST, path, None, Some(body));
+            late.headers_mut().insert(EXPIRES, "0000000000000000;0".parse().unwrap());
+            assert_eq!(send(&routes, late).await.status(), StatusCode::CONFLICT, "{path} {body}");
+            let renewal = json!({ "requests": [held] });
+            let reply = send(&routes, request(Method::POST, paths::KEEP_ALIVE, None, Some(&renewal))).await;
+            let reply = http_body_util::BodyExt::collect(reply.into_body()).await.unwrap().to_bytes();
+            let reply: Value = serde_json::from_slice(&reply).unwrap();
+            assert_eq!(reply["outcomes"][0]["state"], "held", "{path} {body}");
+        }
+    }
 }

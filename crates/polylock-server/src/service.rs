@@ -10,7 +10,7 @@ use std::{
 
 use polylock_core::{
     Backend, Error, HoldLifetime, LockName, Locks, LostReason, Moment, Operation, Release, Request, Result,
-    Store, metrics::Metrics,
+    Store, metrics::Metrics, time_limit,
 };
 use polylock_protocol::StoreBody;
 use tokio::sync::{Semaphore, broadcast, watch};
@@ -172,8 +172,8 @@ impl Inner {
         }
     }
 
-    /// Releases `request`. No claim of it follows.
-    pub(crate) async fn release(self: &Arc<Self>, request: Request) -> Result<Release> {
+    /// Releases `request`, unless its client has given that up at `limit`. No claim of it follows.
+    pub(crate) async fn release(self: &Arc<Self>, request: Request, limit: Moment) -> Result<Release> {
         let once = Arc::new((request, AtomicBool::new(false)));
         let service = self.clone();
         let release = self.locks.on_store(Operation::Release, move |backend| {
@@ -184,7 +184,7 @@ impl Inner {
                 service.turns.release(request, &mut turn);
                 service.waiters.remove(request);
                 let is_repeated = has_begun.swap(true, Ordering::Relaxed);
-                Ok(match backend.release(request).await? {
+                Ok(match time_limit::until(limit, backend.release(request)).await? {
                     // The first attempt may have removed the entry.
                     Release::Lost(LostReason::Gone) if is_repeated => Release::Released,
                     outcome => outcome,
@@ -265,7 +265,7 @@ mod tests {
         let request = || Request::new(LockName::new("n").unwrap(), Mode::Exclusive, Duration::from_secs(30));
         let (held, other) = (request(), request());
         store.claim(&held).await.unwrap();
-        assert_eq!(service.inner().release(held).await.unwrap(), Release::Released);
+        assert_eq!(service.inner().release(held, Moment::NEVER).await.unwrap(), Release::Released);
         let claimed = store.claim(&other).await.unwrap();
         assert!(matches!(claimed, ClaimOutcome::Granted(_)), "{claimed:?}");
     }

@@ -10,6 +10,7 @@ mod guides;
 mod increments;
 mod kills;
 mod late;
+mod late_breaks;
 mod late_claims;
 mod migration;
 mod opening;

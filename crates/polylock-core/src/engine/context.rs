@@ -21,12 +21,12 @@ use super::{
 };
 use crate::{
     Clock, Error, Fault, FencingToken, HoldLifetime, KeepAlive, Label, LockName, LostReason, Moment,
-    Operation, Options, OwnerId, Release, Request, Result, Store, Unavailable,
+    Operation, Options, OwnerId, Release, Request, Result, Store, SystemClock, Unavailable,
     backend::Backend,
     deadlock::Look,
     io::{self, Io, Started},
     metrics::{Measured, Metrics},
-    observer, process,
+    observer, process, time_limit,
 };
 
 /// The longest pause before a release is repeated, before the jitter: after a failed release, a lock is free at most a second after the store
@@ -99,6 +99,14 @@ impl StoreContext {
 
     pub(crate) fn now(&self) -> Moment {
         self.clock.now()
+    }
+
+    /// Returns the time of the system's clock at which this store's clock shows `at`.
+    pub(crate) fn system_time(&self, at: Moment) -> Moment {
+        if self.is_system_clock || at == Moment::NEVER {
+            return at;
+        }
+        SystemClock.now() + at.since(self.now())
     }
 
     /// Waits until `at`.
@@ -275,7 +283,9 @@ impl StoreContext {
     {
         let mut backoff = Backoff::up_to(LONGEST_PAUSE.min(request.ttl / 10));
         loop {
-            let mut attempt = self.start(operation, Some(&request.name), &mut call);
+            let limit = self.system_time(until);
+            let mut attempt =
+                self.start(operation, Some(&request.name), |store| time_limit::until(limit, call(store)));
             let reply = tokio::select! {
                 biased;
                 reply = attempt.reply() => reply,

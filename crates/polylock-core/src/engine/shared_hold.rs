@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     Backend, Error, Grant, Inspect, LockName, Moment, Operation, OwnerId, Request, Result, io, process,
-    sync::lock,
+    sync::lock, time_limit,
 };
 
 /// The handle of the users: the drop of the last `Locks`, `Lock` and `Guard` waits a moment for their releases.
@@ -282,7 +282,8 @@ impl Releasing {
         let (hold, context) = (self.hold.clone(), self.hold.context.clone());
         let release = {
             let request = hold.last_request();
-            async move { store.release(&request).await }
+            let release = async move { store.release(&request).await };
+            time_limit::until(context.system_time(self.until), release)
         };
         let release = context.measured(Operation::Release, Some(hold.name()), release);
         let (sender, outcome) = oneshot::channel();

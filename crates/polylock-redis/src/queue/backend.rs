@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use polylock_core::{
     Backend, BreakNotice, Capabilities, ClaimOutcome, Clock, FencingToken, Grant, HoldTerms, KeepAlive,
     LockName, LostReason, Mode, Operation, Park, PerRuntime, QueuePosition, RaiseToken, Release, Request,
-    Result, SystemClock, Wake, requests::RequestTable, sync::lock, wakeups::Wakeups,
+    Result, SystemClock, Wake, requests::RequestTable, sync::lock, time_limit, wakeups::Wakeups,
 };
 use redis::{ScriptInvocation, Value};
 
@@ -39,6 +39,9 @@ const VALIDITY: Duration = Duration::from_secs(1);
 
 /// The number of attempts of a claim that the server takes for expired because its clock was set forward.
 const MAX_ATTEMPTS: u32 = 3;
+
+/// The pause before the next attempt of a call whose last message, without a reply, may still arrive.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// The locks of one server or of a cluster, on the connections of one runtime.
 pub(super) struct RedisBackend {
@@ -83,7 +86,7 @@ impl RedisBackend {
     }
 
     /// Sends a call that has no effect once this function has returned an error: the script compares its expiry, which `call` puts in, with
-    /// the server's clock.
+    /// the server's clock. While a message without a reply may still arrive, because its connection has ended, the call is repeated.
     pub(super) async fn call_in_time<'s>(
         &self,
         name: &LockName,
@@ -91,20 +94,41 @@ impl RedisBackend {
         timeout: Duration,
         call: &'s (dyn Fn(i64) -> ScriptInvocation<'s> + Sync),
     ) -> Reply {
-        let invoke = |peer: &Peer| call(peer.clock.expiry_us(timeout).unwrap_or(i64::MAX));
-        let mut may_execute_late = false;
-        for _ in 0..MAX_ATTEMPTS {
-            let reply = self.call(name, operation, timeout, &invoke).await;
+        let timeout = timeout.min(self.context.operation_timeout);
+        // Of two attempts, if the first one finds a broken connection.
+        let deadline = SystemClock.now() + time_limit::within(2 * timeout);
+        let left = || deadline.since(SystemClock.now());
+        let invoke = |peer: &Peer| call(peer.clock.expiry_us(left()).unwrap_or(0));
+        let (mut may_execute_late, mut refusals) = (false, 0);
+        loop {
+            let reply = self.call(name, operation, timeout.min(left()), &invoke).await;
             may_execute_late |= reply.may_execute_late;
-            // Refused although this function still waits: the server's clock was set forward, or its estimate is late. The reply corrects it.
-            let (Ok(value), Some((peer, sent_at))) = (&reply.outcome, &reply.peer) else {
-                return Reply { may_execute_late, ..reply };
+            let error = match reply.outcome {
+                Ok(value) => {
+                    let Some(clock_us) = expired_at(&value) else {
+                        return Reply { outcome: Ok(value), may_execute_late, ..reply };
+                    };
+                    // Refused although this function still waits: the server's clock was set forward, or its estimate is late.
+                    if let Some((peer, sent_at)) = &reply.peer {
+                        peer.clock.observe(*sent_at, clock_us);
+                    }
+                    refusals += 1;
+                    if refusals < MAX_ATTEMPTS && !left().is_zero() {
+                        continue;
+                    }
+                    self.servers.failed(operation, crate::error::Cause::TimedOut(timeout))
+                }
+                Err(error) => error,
             };
-            let Some(clock_us) = expired_at(value) else { return Reply { may_execute_late, ..reply } };
-            peer.clock.observe(*sent_at, clock_us);
+            let is_repeated =
+                may_execute_late && error.is_temporary() && refusals < MAX_ATTEMPTS && left() > PAUSE;
+            if may_execute_late {
+                SystemClock.sleep_until(SystemClock.now() + if is_repeated { PAUSE } else { left() }).await;
+            }
+            if !is_repeated {
+                return Reply { outcome: Err(error), may_execute_late, ..reply };
+            }
         }
-        let outcome = Err(self.servers.failed(operation, crate::error::Cause::TimedOut(timeout)));
-        Reply { outcome, was_sent: true, may_execute_late, peer: None }
     }
 
     /// Returns the time after its sending for which a claim of another process may be carried out. The processes that pass holds to each other
@@ -394,15 +418,16 @@ impl Park for RedisBackend {
             call.arg(expiry).arg(&id).arg(token.get()).arg(in_micros(left)).arg(late_us).arg(late_for);
             call
         };
-        let reply = self
-            .call_in_time(&request.name, Operation::Renew, self.timeout(request), &invoke)
-            .await
-            .outcome?;
-        if let Some(reason) = break_reason(&reply) {
+        let sent = SystemClock.now();
+        let reply = self.call_in_time(&request.name, Operation::Renew, self.timeout(request), &invoke).await;
+        let value = reply.outcome?;
+        if let Some(reason) = break_reason(&value) {
             return Ok(Release::Lost(reason));
         }
-        Ok(match self.servers.read(Operation::Renew, reply)? {
+        Ok(match self.servers.read(Operation::Renew, value)? {
             1 => Release::Released,
+            // An earlier copy has parked the hold, which has ended since.
+            _ if reply.may_execute_late && SystemClock.now() >= sent + left => Release::Released,
             _ => Release::Lost(LostReason::Gone),
         })
     }

@@ -10,11 +10,12 @@ use std::{str, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use polylock_core::{
     Backend, BreakNotice, Capabilities, ClaimOutcome, Clock, FencingToken, Grant, KeepAlive, LockName,
-    LostReason, Operation, PerRuntime, QueuePosition, Release, Request, Result, SystemClock, Wake,
+    LostReason, Moment, Operation, PerRuntime, QueuePosition, Release, Request, Result, SystemClock, Wake,
     waiter_queues::WaiterQueues,
 };
 
 use super::{
+    in_time::{expiry, settled},
     node::{Attempt, Node, ProposalReply, Vote},
     numbers::{Numbers, is_far},
     poll::{no_majority, poll, unconfirmed},
@@ -212,10 +213,11 @@ impl RedlockBackend {
     /// Makes a majority refuse further proposals of `request`, which other processes may have sent.
     async fn refuse(&self, request: &Request) -> Result<()> {
         let (nodes, timeout) = (&self.servers.nodes, self.servers.timeout_of(request));
+        let by = expiry(timeout);
         let request = Arc::new(request.clone());
         let send = |_, node: Arc<Node>| {
             let (servers, request) = (self.servers.clone(), request.clone());
-            Some(async move { node.refuse(&servers.scripts, &request, REFUSED, timeout).await })
+            Some(async move { node.refuse(&servers.scripts, &request, REFUSED, (by, timeout)).await })
         };
         let mut refused = 0;
         let replies = poll(Operation::Release, nodes, timeout, send, |_, reply| {
@@ -226,7 +228,7 @@ impl RedlockBackend {
         if refused >= quorum(nodes.len()) {
             return Ok(());
         }
-        Err(no_majority(Operation::Release, nodes, &replies))
+        settled(by, Err(no_majority(Operation::Release, nodes, &replies))).await
     }
 
     /// Withdraws the votes for a proposal that has failed, and waits for the servers that have replied to it.
@@ -244,11 +246,11 @@ impl RedlockBackend {
             // On the I/O thread: a caller's runtime may end before the withdrawal begins.
             let (servers, request) = (self.servers.io_set().clone(), request.clone());
             let executor = servers.nodes[0].executor().clone();
-            executor.spawn(async move { servers.withdraw(&request, "", |_, _| false).await });
+            executor.spawn(async move { servers.withdraw(&request, "", Moment::NEVER, |_, _| false).await });
             return;
         }
         self.servers
-            .withdraw(request, "", |_, reply| {
+            .withdraw(request, "", Moment::NEVER, |_, reply| {
                 awaited -= usize::from(reply.is_ok() && awaited > 0);
                 awaited == 0
             })
@@ -337,14 +339,17 @@ impl Backend for RedlockBackend {
             self.refuse(request).await?;
         }
         let (now, until) = (SystemClock.now(), ServerSet::repeat_until(request));
+        // A release that has failed must not be repeated later if another process may extend the hold: it names no number.
+        let by = request.outlives_process.then(|| expiry(self.servers.timeout_of(request)));
         let is_noted = {
             let mut proposals = self.servers.proposals();
-            if proposals.is_known(request.id) {
+            let is_noted = proposals.may_be_queued(request.id);
+            if proposals.is_known(request.id) && by.is_none() {
                 proposals.release(request.id, until);
             } else {
                 proposals.release_unknown(request.id, &request.name, now, until);
             }
-            proposals.may_be_queued(request.id)
+            is_noted
         };
         // A server records one waiter of this client. Another waiter of this process may need that record.
         let is_last = is_noted && !self.context.waiters.waits(&request.name);
@@ -352,7 +357,7 @@ impl Backend for RedlockBackend {
         let mut unconfirmed_count = if channel.is_empty() { 0 } else { quorum(self.server_count()) };
         let replies = self
             .servers
-            .withdraw(&Arc::new(request.clone()), channel, |_, reply| {
+            .withdraw(&Arc::new(request.clone()), channel, by.unwrap_or(Moment::NEVER), |_, reply| {
                 unconfirmed_count -= usize::from(reply.is_ok() && unconfirmed_count > 0);
                 unconfirmed_count == 0 && self.servers.proposals().outcome(request.id).is_some()
             })
@@ -384,7 +389,8 @@ impl Backend for RedlockBackend {
                         request.name
                     );
                 }
-                Err(unconfirmed(&self.servers.nodes, &open, replies))
+                let error = unconfirmed(&self.servers.nodes, &open, replies);
+                settled(by.unwrap_or(now), Err(error)).await
             }
         }
     }

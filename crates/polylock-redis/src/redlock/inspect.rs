@@ -10,6 +10,7 @@ use polylock_core::{
 
 use super::{
     backend::RedlockBackend,
+    in_time::{expiry, settled},
     node::Node,
     poll::{no_majority, poll},
     scripts::lease_left,
@@ -157,17 +158,19 @@ impl Inspect for RedlockBackend {
         let Some(number) = holder.as_ref().and_then(|holder| holder.token).map(FencingToken::as_i64) else {
             return Ok(Vec::new());
         };
+        let by = expiry(TIMEOUT);
         let send = |_, node: Arc<Node>| {
             let (servers, name, channel) =
                 (self.servers.clone(), name.clone(), self.context.break_channel.clone());
             let (notice, force) = (order.notice.to_text(), order.force);
             async move {
-                let call = |_: &Peer| servers.scripts.break_lock(&name, number, &notice, force, &channel);
-                node.break_lock(TIMEOUT, &call).await
+                let call =
+                    |expiry| servers.scripts.break_lock(&name, number, &notice, force, &channel, expiry);
+                node.break_lock((by, TIMEOUT), &call).await
             }
         };
-        let notices: Vec<String> =
-            self.majority(Operation::Break, TIMEOUT, send).await?.into_iter().flatten().collect();
+        let notices = settled(by, self.majority(Operation::Break, TIMEOUT, send).await).await?;
+        let notices: Vec<String> = notices.into_iter().flatten().collect();
         if order.force {
             return Ok(holder.into_iter().collect());
         }

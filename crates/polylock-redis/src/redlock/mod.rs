@@ -5,6 +5,7 @@ mod config;
 mod connect;
 #[cfg(test)]
 mod fuzz;
+mod in_time;
 mod inspect;
 mod keep_alive;
 mod membership;

@@ -23,7 +23,7 @@ use redis::{FromRedisValue, ScriptInvocation};
 
 use super::{
     membership::{Membership, Observed},
-    scripts::{MembershipArgs, Renewal, Scripts},
+    scripts::{MembershipArgs, Renewal, Reply, Scripts, code},
     tally::Extension,
 };
 use crate::{
@@ -39,19 +39,6 @@ const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A script call for the server at the other end of a connection.
 type ScriptCall<'a> = &'a (dyn Fn(&Peer) -> ScriptInvocation<'a> + Sync);
-
-/// A script's reply: word, number, ms, clock in us, membership, and the notice or the outcomes. See `scripts/common.lua`.
-type Reply<T = Vec<u8>> = (i64, i64, i64, i64, Vec<u8>, T);
-
-/// The first number of a reply.
-mod code {
-    pub(super) const HELD: i64 = 0;
-    pub(super) const YES: i64 = 1;
-    pub(super) const STALE: i64 = 2;
-    pub(super) const TOO_FAR: i64 = 3;
-    pub(super) const NO: i64 = 4;
-    pub(super) const MARKED: i64 = 5;
-}
 
 /// One of the servers, on the link of one runtime.
 #[derive(Debug)]
@@ -319,7 +306,8 @@ impl Node {
         Ok(self.counts(observed) && code == code::YES)
     }
 
-    /// Withdraws the votes for numbers of `request` up to `number`. `channel`, unless empty, does not wait any more.
+    /// Withdraws the votes for numbers of `request` up to `number`, if the message arrives before `by`. `channel`, unless empty, does not wait any
+    /// more.
     pub(super) async fn withdraw(
         &self,
         scripts: &Scripts,
@@ -327,11 +315,11 @@ impl Node {
         name: &LockName,
         number: i64,
         channel: &str,
-        timeout: Duration,
+        (by, timeout): (Moment, Duration),
     ) -> Withdrawal {
         let id = request.to_bytes();
-        let call = |_: &Peer| scripts.release(&id, name, number, channel);
-        let reply = self.call(Operation::Release, timeout, &call).await;
+        let call = |expiry| scripts.release(&id, name, number, channel, expiry);
+        let reply = self.call_in_time(Operation::Release, by, timeout, &call).await;
         let (was_sent, may_be_repeated) = (reply.was_sent, reply.may_execute_late);
         let outcome = reply.outcome.and_then(|value| self.link.read::<Reply>(Operation::Release, value));
         let reply = outcome.map(|(code, _, _, clock, _, notice)| {
@@ -345,8 +333,12 @@ impl Node {
     ///
     /// # Errors
     /// If the server can't be reached.
-    pub(super) async fn break_lock(&self, timeout: Duration, call: ScriptCall<'_>) -> Result<Option<String>> {
-        let value = self.link.call(Operation::Break, timeout, Call::Script(call)).await.outcome?;
+    pub(super) async fn break_lock<'s>(
+        &self,
+        (by, timeout): (Moment, Duration),
+        call: &'s (dyn Fn(i64) -> ScriptInvocation<'s> + Sync),
+    ) -> Result<Option<String>> {
+        let value = self.call_in_time(Operation::Break, by, timeout, call).await.outcome?;
         let (code, _, _, _, _, notice): Reply = self.link.read(Operation::Break, value)?;
         Ok((code == code::YES).then(|| text(&notice)))
     }
@@ -360,10 +352,10 @@ impl Node {
         scripts: &Scripts,
         request: &Request,
         time: Duration,
-        timeout: Duration,
+        (by, timeout): (Moment, Duration),
     ) -> Result<()> {
-        let call = |_: &Peer| scripts.refuse(request, time);
-        let value = self.call(Operation::Release, timeout, &call).await.outcome?;
+        let call = |expiry| scripts.refuse(request, time, expiry);
+        let value = self.call_in_time(Operation::Release, by, timeout, &call).await.outcome?;
         self.link.read::<Reply>(Operation::Release, value).map(drop)
     }
 
@@ -377,10 +369,10 @@ impl Node {
         request: &Request,
         number: i64,
         left: Duration,
-        timeout: Duration,
+        (by, timeout): (Moment, Duration),
     ) -> Result<Parked> {
-        let call = |_: &Peer| scripts.park(request, number, left);
-        let value = self.call(Operation::Renew, timeout, &call).await.outcome?;
+        let call = |expiry| scripts.park(request, number, left, expiry);
+        let value = self.call_in_time(Operation::Renew, by, timeout, &call).await.outcome?;
         let (code, _, _, _, _, notice): Reply = self.link.read(Operation::Renew, value)?;
         Ok(if code == code::YES { Parked::Yes } else { Parked::No(text(&notice)) })
     }
@@ -417,7 +409,12 @@ impl Node {
     }
 
     /// Runs a script. It is an error if the reply is from another server process than that of the I/O thread's link.
-    async fn call(&self, operation: Operation, timeout: Duration, call: ScriptCall<'_>) -> CallReply {
+    pub(super) async fn call(
+        &self,
+        operation: Operation,
+        timeout: Duration,
+        call: ScriptCall<'_>,
+    ) -> CallReply {
         let mut reply = self.link.call(operation, timeout, Call::Script(call)).await;
         let run = reply.peer.as_ref().and_then(|(peer, _)| peer.health.run.as_deref());
         if reply.outcome.is_ok() && !self.matches_io_run(run) {

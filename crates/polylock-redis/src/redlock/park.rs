@@ -7,6 +7,7 @@ use polylock_core::{FencingToken, Operation, Park, Release, Request, Result};
 
 use super::{
     backend::{RedlockBackend, lost_reason},
+    in_time::{expiry, settled},
     node::{Node, Parked},
     poll::{no_majority, poll},
     tally::quorum,
@@ -16,10 +17,13 @@ use super::{
 impl Park for RedlockBackend {
     async fn park(&self, request: &Request, token: FencingToken, left: Duration) -> Result<Release> {
         let (nodes, timeout) = (&self.servers.nodes, self.servers.timeout_of(request));
+        let by = expiry(timeout);
         let request = Arc::new(request.clone());
         let send = |_, node: Arc<Node>| {
             let (servers, request) = (self.servers.clone(), request.clone());
-            Some(async move { node.park(&servers.scripts, &request, token.as_i64(), left, timeout).await })
+            Some(
+                async move { node.park(&servers.scripts, &request, token.as_i64(), left, (by, timeout)).await },
+            )
         };
         let (mut parked, mut lost, mut notice) = (0, 0, String::new());
         let replies = poll(Operation::Renew, nodes, timeout, send, |_, reply| {
@@ -42,6 +46,6 @@ impl Park for RedlockBackend {
         if nodes.len() - lost < quorum(nodes.len()) {
             return Ok(Release::Lost(lost_reason(&notice)));
         }
-        Err(no_majority(Operation::Renew, nodes, &replies))
+        settled(by, Err(no_majority(Operation::Renew, nodes, &replies))).await
     }
 }

@@ -123,9 +123,10 @@ impl Scripts {
         name: &LockName,
         number: i64,
         channel: &str,
+        expiry: i64,
     ) -> ScriptInvocation<'_> {
         let mut call = self.call(&self.release, name);
-        call.arg(id).arg(to_wire(number)).arg(self.keep_ms).arg(channel).arg(name.as_str());
+        call.arg(id).arg(to_wire(number)).arg(self.keep_ms).arg(channel).arg(name.as_str()).arg(expiry);
         call
     }
 
@@ -151,23 +152,31 @@ impl Scripts {
         notice: &str,
         force: bool,
         channel: &str,
+        expiry: i64,
     ) -> ScriptInvocation<'_> {
         let mut call = self.call(&self.break_lock, name);
         call.arg(number).arg(self.keep_ms).arg(name.as_str()).arg(notice).arg(u8::from(force)).arg(channel);
+        call.arg(expiry);
         call
     }
 
     /// Refuses proposals of `request` for this time.
-    pub(super) fn refuse(&self, request: &Request, time: Duration) -> ScriptInvocation<'_> {
+    pub(super) fn refuse(&self, request: &Request, time: Duration, expiry: i64) -> ScriptInvocation<'_> {
         let mut call = self.call(&self.refuse, &request.name);
-        call.arg(&request.id.to_bytes()).arg(in_millis(time));
+        call.arg(&request.id.to_bytes()).arg(in_millis(time)).arg(expiry);
         call
     }
 
     /// Makes the vote for this number of `request` end in `left`.
-    pub(super) fn park(&self, request: &Request, number: i64, left: Duration) -> ScriptInvocation<'_> {
+    pub(super) fn park(
+        &self,
+        request: &Request,
+        number: i64,
+        left: Duration,
+        expiry: i64,
+    ) -> ScriptInvocation<'_> {
         let mut call = self.call(&self.park, &request.name);
-        call.arg(&request.id.to_bytes()).arg(number).arg(vote_ms(left));
+        call.arg(&request.id.to_bytes()).arg(number).arg(vote_ms(left)).arg(expiry);
         call
     }
 
@@ -198,6 +207,20 @@ fn add_membership_args(call: &mut ScriptInvocation<'_>, membership: &MembershipA
 
 fn add_owner_args(call: &mut ScriptInvocation<'_>, request: &Request) {
     call.arg(request.owner.as_str()).arg(request.label.as_ref().map_or("", |label| label.as_str()));
+}
+
+/// A script's reply: word, number, ms, clock in us, membership, and the notice or the outcomes. See `scripts/common.lua`.
+pub(super) type Reply<T = Vec<u8>> = (i64, i64, i64, i64, Vec<u8>, T);
+
+/// The first number of a reply.
+pub(super) mod code {
+    pub(in super::super) const HELD: i64 = 0;
+    pub(in super::super) const YES: i64 = 1;
+    pub(in super::super) const STALE: i64 = 2;
+    pub(in super::super) const TOO_FAR: i64 = 3;
+    pub(in super::super) const NO: i64 = 4;
+    pub(in super::super) const MARKED: i64 = 5;
+    pub(in super::super) const EXPIRED: i64 = 6;
 }
 
 /// The constant part of the time by which a vote outlives the holder's lease. The other part is a hundredth of the lease.

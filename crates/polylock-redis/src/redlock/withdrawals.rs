@@ -29,7 +29,9 @@ use std::{
 };
 
 use futures_util::{StreamExt, future, stream};
-use polylock_core::{Clock, LockName, Operation, Request, RequestId, Result, SystemClock, sync::lock};
+use polylock_core::{
+    Clock, LockName, Moment, Operation, Request, RequestId, Result, SystemClock, sync::lock,
+};
 
 use super::{
     node::{Node, Withdrawal},
@@ -119,7 +121,8 @@ impl ServerSet {
     }
 
     /// Withdraws the votes for the withdrawn numbers of `request`, until `is_enough`: at each server that may have a vote; or at all servers
-    /// if `channel` is not empty, which does not wait any more. Withdrawals without a reply are repeated in the background.
+    /// if `channel` is not empty, which does not wait any more. Withdrawals without a reply are repeated in the background, except that of a request
+    /// that other clients may know. None of the messages has an effect after `by`.
     ///
     /// # Cancel safety
     /// Once polled, the withdrawals that have begun are completed on the I/O thread, even if the future is dropped.
@@ -127,6 +130,7 @@ impl ServerSet {
         self: &Arc<Self>,
         request: &Arc<Request>,
         channel: &str,
+        by: Moment,
         is_enough: impl FnMut(usize, &Result<()>) -> bool,
     ) -> Vec<Option<Result<()>>> {
         let timeout = self.timeout_of(request);
@@ -149,7 +153,7 @@ impl ServerSet {
                 pending.mark_sent();
                 let (id, name) = (request.id, &request.name);
                 let withdrawn =
-                    servers.withdraw_at((index, &node), id, name, number, &channel, timeout).await;
+                    servers.withdraw_at((index, &node), id, name, number, &channel, (by, timeout)).await;
                 pending.complete(withdrawn.is_ok());
                 withdrawn
             })
@@ -171,7 +175,7 @@ impl ServerSet {
     }
 
     /// Returns the time until which the withdrawal of `request` is repeated.
-    pub(super) fn repeat_until(request: &Request) -> polylock_core::Moment {
+    pub(super) fn repeat_until(request: &Request) -> Moment {
         SystemClock.now() + request.ttl.max(MIN_REPEAT_TIME)
     }
 
@@ -182,10 +186,10 @@ impl ServerSet {
         name: &LockName,
         number: i64,
         channel: &str,
-        timeout: Duration,
+        limits: (Moment, Duration),
     ) -> Result<()> {
         let Withdrawal { reply, was_sent } =
-            node.withdraw(&self.scripts, request, name, number, channel, timeout).await;
+            node.withdraw(&self.scripts, request, name, number, channel, limits).await;
         match &reply {
             Ok(reply) => self.proposals().on_acknowledgement(
                 request,
@@ -258,7 +262,7 @@ impl ServerSet {
             number
         };
         let at = (index, &*self.nodes[index]);
-        self.withdraw_at(at, request, &name, number, "", self.timeout).await
+        self.withdraw_at(at, request, &name, number, "", (Moment::NEVER, self.timeout)).await
     }
 }
 

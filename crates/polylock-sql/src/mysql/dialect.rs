@@ -216,7 +216,7 @@ impl<DB: Driver> Dialect for MySqlDialect<DB> {
             Arg::Int(token.as_i64()),
             Arg::Int(micros(left)),
         ];
-        self.server.park(&self.statements.park, request, &arguments).await
+        self.server.park(&self.statements.park, request, left, &arguments).await
     }
 
     async fn poll(&self, wakeups: &Arc<Wakeups>, _: bool) -> Result<PollOutcome> {

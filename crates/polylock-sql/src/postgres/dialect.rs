@@ -195,7 +195,7 @@ impl Dialect for PostgresDialect {
             Arg::Int(micros(left)),
             Arg::Bool(self.durable),
         ];
-        self.server.park(&self.statements.park, request, &arguments).await
+        self.server.park(&self.statements.park, request, left, &arguments).await
     }
 
     async fn poll(&self, wakeups: &Arc<Wakeups>, _: bool) -> Result<PollOutcome> {

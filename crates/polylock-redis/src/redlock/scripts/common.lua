@@ -14,7 +14,7 @@ local VOTE, LAST, NOTICES
 -- The waiters; only in a script for one lock.
 local WAITING = KEYS[4]
 
-local HELD, STALE, TOO_FAR, NO, MARKED = 0, 2, 3, 4, 5
+local HELD, STALE, TOO_FAR, NO, MARKED, EXPIRED = 0, 2, 3, 4, 5, 6
 -- The greatest number: a Lua number counts exactly up to 2^53, and a release accepts one number more than it withdraws.
 local GREATEST = 9007199254740990
 

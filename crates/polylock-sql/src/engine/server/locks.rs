@@ -1,9 +1,10 @@
 //! The operations on locks that are the same on every server.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use polylock_core::{
-    Capabilities, Entry, Fencing, LockStatus, Mode, Operation, Release, Request, Result, Scope,
+    Capabilities, Clock, Entry, Fencing, LockStatus, LostReason, Mode, Operation, Release, Request, Result,
+    Scope, SystemClock,
 };
 
 use super::{
@@ -72,16 +73,25 @@ impl<DB: Driver> Server<DB> {
         self.query_expiring(Operation::Break, None, template, arguments, read).await
     }
 
-    /// Sends a park, and returns its outcome. The last two arguments of the statement, which this adds, are the time for which it refuses claims
+    /// Sends a park that ends the hold in `left`, and returns its outcome. The last two arguments of the statement, which this adds, are the time for which it refuses claims
     /// of `request`, and its expiry.
     pub(crate) async fn park(
         &self,
         template: &Template,
         request: &Request,
+        left: Duration,
         arguments: &[Arg<'_>],
     ) -> Result<Release> {
         let arguments = [arguments, &[Arg::Int(self.refused_us(request))]].concat();
-        let read = |rows: Vec<DB::Row>, _| rows::timed_park(&rows);
+        let end = SystemClock.now() + left;
+        let read = |rows: Vec<DB::Row>, lost| {
+            let mut reply = rows::timed_park(&rows)?;
+            if lost && reply.outcome == Some(Release::Lost(LostReason::Gone)) && SystemClock.now() >= end {
+                // An earlier copy has parked the hold, which has ended since.
+                reply.outcome = Some(Release::Released);
+            }
+            Ok(reply)
+        };
         self.query_expiring(Operation::Renew, None, template, &arguments, read).await
     }
 

@@ -11,7 +11,7 @@ use backon::{BackoffBuilder, ExponentialBuilder};
 use deadpool::managed::{Manager, Metrics, Object, Pool, PoolError, RecycleResult};
 use polylock_core::{
     Clock, ConfigError, Error, Fault, Moment, Operation, Request, RequestId, Result, SystemClock,
-    failure::At, gate::Permit, server_clock::ServerClock,
+    failure::At, gate::Permit, server_clock::ServerClock, time_limit,
 };
 use sqlx::SqlStr;
 use tokio::sync::OwnedSemaphorePermit;
@@ -33,6 +33,9 @@ use crate::engine::{
 /// The maximum number of attempts of an operation that the server refuses as expired: it does so if its clock is not known yet, and each
 /// time its clock is stepped forward.
 const EXPIRIES: u32 = 4;
+
+/// The pause before the next attempt of an operation whose last message, without a reply, may still arrive.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// The maximum timeout of an operation that a caller drives: far longer than the caller drives it, and short enough that a release can wait
 /// until a claim that the caller dropped has expired.
@@ -255,7 +258,7 @@ impl<DB: Driver> Server<DB> {
     }
 
     /// Like [`query`](Self::query), for an operation that must have no effect once the client has abandoned it: a message may be delivered long
-    /// after its connection was given up.
+    /// after its connection was given up. So an error is returned when all copies have expired, except that of a claim, whose release refuses them.
     ///
     /// The last argument of the statement is the time, by the server's clock, at which this call ends at the latest. The server compares it
     /// with its clock behind the lock that serialises the operation, refuses the operation if it has expired, and returns its clock in any
@@ -278,16 +281,31 @@ impl<DB: Driver> Server<DB> {
         read: impl Fn(Vec<DB::Row>, bool) -> Result<TimedReply<T>, sqlx::Error>,
     ) -> Result<T> {
         let _permit = self.enter(operation).await?;
-        let deadline = SystemClock.now() + self.timeout;
+        let deadline = SystemClock.now() + time_limit::within(self.timeout);
         let mut in_flight = ClaimInFlight::new(&self.context.late, request, deadline);
-        for _ in 0..EXPIRIES {
+        let (mut lost, mut refusals) = (false, 0);
+        while refusals < EXPIRIES {
             let sent = SystemClock.now();
             // Without a sample of the clock, a time long past: the refusal returns a sample.
             let expiry = self.clock().expiry_us(deadline.since(sent)).unwrap_or(0);
             let arguments = [arguments, &[Arg::Int(expiry)]].concat();
-            let was_unanswered = std::mem::replace(&mut in_flight.is_unanswered, true);
-            let (rows, lost) = self.send_by(deadline, operation, template, &arguments).await?;
-            in_flight.is_unanswered = was_unanswered || lost;
+            in_flight.is_unanswered = true;
+            let rows = match self.send_by(deadline, operation, template, &arguments, &mut lost).await {
+                Ok(rows) => rows,
+                // The release that follows a claim refuses a copy of it.
+                Err(error) if !lost || operation == Operation::Claim => return Err(error),
+                Err(error) => {
+                    let again = SystemClock.now() + PAUSE;
+                    SystemClock.sleep_until(again.min(deadline)).await;
+                    if error.is_temporary() && again < deadline {
+                        continue;
+                    }
+                    SystemClock.sleep_until(deadline).await;
+                    return Err(error);
+                }
+            };
+            in_flight.is_unanswered = lost;
+            refusals += 1;
             let reply = read(rows, in_flight.is_unanswered).map_err(|error| self.failed(operation, error))?;
             self.clock().observe(sent, reply.clock_us);
             if let Some(outcome) = reply.outcome {
@@ -315,7 +333,9 @@ impl<DB: Driver> Server<DB> {
         arguments: &[Arg<'_>],
     ) -> Result<(Vec<DB::Row>, bool)> {
         let _permit = self.enter(operation).await?;
-        self.send_by(SystemClock.now() + self.timeout, operation, template, arguments).await
+        let (deadline, mut lost) = (SystemClock.now() + self.timeout, false);
+        let rows = self.send_by(deadline, operation, template, arguments, &mut lost).await?;
+        Ok((rows, lost))
     }
 
     /// Waits until a connection is free for `operation`, by the precedence of the [`gate`](crate::engine::gate).
@@ -324,14 +344,16 @@ impl<DB: Driver> Server<DB> {
         permit.ok_or_else(|| self.timed_out(operation))
     }
 
+    /// Sends `template` until `deadline`, and returns the rows of the reply. Sets `lost` if a copy was sent and not answered.
     async fn send_by(
         &self,
         deadline: Moment,
         operation: Operation,
         template: &Template,
         arguments: &[Arg<'_>],
-    ) -> Result<(Vec<DB::Row>, bool)> {
-        let (sql, mut lost) = (template.with::<DB>(arguments), false);
+        lost: &mut bool,
+    ) -> Result<Vec<DB::Row>> {
+        let sql = template.with::<DB>(arguments);
         let mut pauses = ExponentialBuilder::default()
             .with_min_delay(Duration::from_millis(1))
             .with_max_delay(Duration::from_millis(50))
@@ -345,7 +367,7 @@ impl<DB: Driver> Server<DB> {
                 Some(Ok(rows)) => {
                     connection.return_to_pool();
                     self.context.gate.answered();
-                    return Ok((rows, lost));
+                    return Ok(rows);
                 }
                 Some(Err(error)) => error,
             };
@@ -360,8 +382,13 @@ impl<DB: Driver> Server<DB> {
                     }
                 }
                 // Each broken connection leaves the pool, so the retries end: a new connection works, or can't be opened.
-                ErrorClass::Broken if SystemClock.now() < deadline => lost = true,
-                ErrorClass::Broken | ErrorClass::Other => return Err(self.failed(operation, error)),
+                ErrorClass::Broken => {
+                    *lost = true;
+                    if SystemClock.now() >= deadline {
+                        return Err(self.failed(operation, error));
+                    }
+                }
+                ErrorClass::Other => return Err(self.failed(operation, error)),
             }
         }
     }

@@ -167,11 +167,21 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "http: a release needs no right",
         file: "crates/polylock-server/src/operations.rs",
-        from: "ensure_holds(&caller, &request)?;\n    ensure_in_time(&service, &headers)?;\n    let release",
+        from: "ensure_holds(&caller, &request)?;\n    let release",
         to: "let _ = &caller;\n    let release",
         test: (
             "units of library polylock_server",
             "serve_tests::no_operation_is_carried_out_without_the_right_to_it",
+        ),
+    },
+    Mutant {
+        name: "http: a break does not expire",
+        file: "crates/polylock-server/src/operations.rs",
+        from: "let limit = limit_of(&service, &headers)?;\n    let holders",
+        to: "let (limit, _) = (Moment::NEVER, headers);\n    let holders",
+        test: (
+            "units of library polylock_server",
+            "operations::tests::no_hold_ends_by_a_message_that_its_client_has_given_up",
         ),
     },
     Mutant {

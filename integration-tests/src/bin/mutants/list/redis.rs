@@ -299,4 +299,11 @@ pub(super) const MUTANTS: &[Mutant] = &[
         to: "token = last",
         test: ("scenarios", "redis::fence::a_fence_accepts_no_smaller_token"),
     },
+    Mutant {
+        name: "Redis: a break is valid after it has failed",
+        file: "crates/polylock-redis/src/queue/backend.rs",
+        from: "call(peer.clock.expiry_us(left()).unwrap_or(0))",
+        to: "call(peer.clock.expiry_us(left() + 9 * timeout).unwrap_or(0))",
+        test: ("processes", "late_breaks::redis::a_mark_that_has_failed_marks_nothing"),
+    },
 ];
