@@ -3,10 +3,14 @@
 use std::{io, process::ExitCode, time::Duration};
 
 use clap::Parser;
-use polylock_integration_tests::late::{
-    planted::Plant,
-    run::{Outcome, Run},
-    site::{STORES, Servers},
+use polylock_integration_tests::{
+    chaos::record::append,
+    late::{
+        planted::Plant,
+        record::record,
+        run::{Outcome, Run},
+        site::{STORES, Servers},
+    },
 };
 use polylock_testkit::Missing;
 
@@ -37,6 +41,9 @@ struct Arguments {
     /// Run this program instead of the `worker` beside this one
     #[arg(long)]
     worker: Option<std::path::PathBuf>,
+    /// Append the results to this file
+    #[arg(long)]
+    record: Option<std::path::PathBuf>,
     /// Print the history of each schedule with a violation
     #[arg(long)]
     verbose: bool,
@@ -73,9 +80,13 @@ async fn main() -> io::Result<ExitCode> {
                 Some(plant.ok_or_else(|| io::Error::other(format!("there is no bug {name:?}")))?)
             }
         };
-        let outcome = Run { planted, ..run.clone() }.on(servers).await?;
+        let run = Run { planted, ..run.clone() };
+        let outcome = run.on(servers).await?;
         show(&outcome, arguments.verbose);
         println!("{store}: {outcome}");
+        if let Some(file) = &arguments.record {
+            append(file, &record(store, &run, &outcome))?;
+        }
         is_expected &= outcome.found.is_empty() != planted.is_some();
     }
     Ok(if is_expected { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -1,6 +1,7 @@
 //! `docs/safety.md`, generated from the records.
 
 pub(crate) mod cells;
+mod late;
 mod simulation;
 
 use std::{
@@ -280,6 +281,7 @@ pub fn page(records: &[Record]) -> String {
         row(&mut page, [configuration.name, configuration.why, &found, &time, &kinds]);
     }
     simulation::results(&mut page, records);
+    late::results(&mut page, records);
     others(&mut page, records);
     page + AGAIN
 }

@@ -10,12 +10,13 @@ use polylock_core::sync::lock;
 use tokio::sync::watch;
 
 use super::{
+    acts::{Act, Due, ROLES, Role, Step},
     check::may_vanish_by,
     history::{Event, History},
     message::{Action, Outcome, Way},
     planted::Plant,
     relay::{Recorded, Withheld, name},
-    script::{Act, Copies, Due, ROLES, Role, SHORTEST, Script, Step},
+    script::{Copies, SHORTEST, Script},
     site::Site,
 };
 use crate::clock::{now, pause};
@@ -121,6 +122,10 @@ impl Conductor<'_> {
 
     async fn step(&self, index: usize, step: &Step) {
         pause(step.after).await;
+        if step.act == Act::Begin {
+            // The next holder has begun, and its messages are those of its own steps.
+            return;
+        }
         let (relays, number) = (self.site.relays(step.role), self.script.number);
         relays.claims(number, matches!(step.act, Act::Acquire { .. }));
         if index == self.script.trapped {
@@ -215,6 +220,9 @@ impl Conductor<'_> {
         let copies: Vec<Recorded> = copies.into_iter().filter(|it| it.is_withheld).collect();
         if self.script.copies == Copies::Before {
             self.send(&copies).await;
+        }
+        if self.script.number.is_multiple_of(2) {
+            withheld.reverse();
         }
         for message in withheld {
             let at = message.at.as_nanos();

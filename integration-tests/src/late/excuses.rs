@@ -5,9 +5,10 @@ use std::time::Duration;
 use polylock_core::Request;
 
 use super::{
+    acts::Act,
     check::{Kind, Violation},
     message::{Shown, Way},
-    script::{Act, Script},
+    script::Script,
 };
 
 /// The longest lease of a blob.
@@ -23,6 +24,7 @@ pub fn excuse(store: &str, violation: &Violation, script: &Script) -> Option<&'s
     let acquires = |act| {
         matches!(act, Act::Acquire { .. } | Act::Adopt { .. } | Act::IntoHandle | Act::End(Way::After(_)))
     };
+    let is_end = matches!(script.trapped_act(), Some(Act::End(_)));
     let is_acquisition = script.trapped_act().is_some_and(acquires) || script.copies.are_of_all();
     match (store, kind, entry) {
         ("redlock3", Kind::Ghost, Some(entry)) if is_waiter(entry) => {
@@ -30,6 +32,9 @@ pub fn excuse(store: &str, violation: &Violation, script: &Script) -> Option<&'s
         }
         ("azure", Kind::Shortened | Kind::Extended, Some(_)) => {
             Some("the service shows the lease that was claimed, and not its rest")
+        }
+        ("azure", Kind::Shortened | Kind::Overlap, None) if is_end => {
+            Some("a release that its process has given up ends the hold for all that know it")
         }
         ("azure", Kind::Ghost, Some(entry)) if is_acquisition && entry.expires_in <= AZURE_LEASE => {
             Some("an acquisition that its process does not look for lasts for its lease")

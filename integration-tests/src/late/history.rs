@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, time::Duration};
 use polylock_core::deadline;
 
 use super::{
+    acts::Role,
     message::{Action, Log, Loss, Outcome, Reply, Way},
-    script::Role,
 };
 
 /// An operation that was carried out.
@@ -208,6 +208,10 @@ impl History {
                 }
                 let is_carried_out = match outcome {
                     Outcome::Done => true,
+                    // The guard knew of the break before, and the store may not have replied.
+                    Outcome::Lost(loss) if loss.kind == "broken" => {
+                        !self.deliveries.iter().any(|(at, _)| (*invoked..*returned).contains(at))
+                    }
                     Outcome::Lost(loss) => loss.kind != "deadline",
                     _ => false,
                 };
@@ -319,6 +323,16 @@ impl Known {
         self.modes.iter().rfind(|(from, _)| *from <= at).is_some_and(|(_, shared)| *shared)
     }
 
+    /// Returns true if a message of this ending may have been withheld, and the hold lasts for longer than this guard's lease: then the process has
+    /// given the release up at its own deadline, and the hold goes on.
+    fn may_fail(&self, ending: &Ending, event: &Event, history: &History, settled: u64) -> bool {
+        let (Action::End { guard, .. } | Action::IntoHandle { guard }) = &event.action else { return false };
+        let time = ending.invoked..ending.invoked + settled;
+        history.deliveries.iter().any(|(at, _)| time.contains(at))
+            && (self.guards.iter().any(|(other, end)| other != guard && *end > ending.invoked)
+                || self.leases.get(guard).is_some_and(|lease| *lease < self.longest))
+    }
+
     /// Returns the last times of an entry of the request. `last` is the time of the last delivery.
     #[must_use]
     pub fn limit(&self, history: &History, bounds: Bounds, last: u64) -> Limit {
@@ -336,7 +350,7 @@ impl Known {
                 }
                 action => matches!(action, Action::IntoHandle { .. }),
             };
-            is_dropped.then(|| ending.invoked + settled)
+            (is_dropped && !self.may_fail(ending, event, history, settled)).then(|| ending.invoked + settled)
         });
         let gone_by = self.endings.iter().filter_map(|ending| ending.gone_by).chain(dropped).min();
         let unsent = self.guards.values().copied().max().unwrap_or(0);

@@ -7,15 +7,16 @@
 //!
 //! | module | part |
 //! |---|---|
-//! | [`script`] | the operations of a schedule, drawn from the seed |
+//! | [`acts`], [`script`], `plots` | the operations of a schedule, drawn from the seed |
 //! | [`conductor`] | carries a schedule out |
 //! | [`message`], [`remote`], [`player`] | the conversation with a process, its two ends |
 //! | [`relay`], [`frames`], [`copies`] | the messages to the servers: withheld, found, repeated |
 //! | [`site`] | the servers and the processes |
 //! | [`history`], [`check`], [`excuses`] | what has happened, the promises, and the exceptions that a store documents |
 //! | [`planted`] | bugs by which the checks are checked |
-//! | [`run`] | many schedules at a time |
+//! | [`run`], [`record`] | many schedules at a time, and the record of them |
 
+pub mod acts;
 pub mod check;
 pub mod conductor;
 pub mod copies;
@@ -25,6 +26,8 @@ pub mod history;
 pub mod message;
 pub mod planted;
 pub mod player;
+mod plots;
+pub mod record;
 pub mod relay;
 pub mod remote;
 pub mod run;

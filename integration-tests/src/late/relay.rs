@@ -78,6 +78,8 @@ pub struct Trap {
     pub servers: u8,
     /// True if one message to each of these servers is withheld, and not only to the first.
     pub each: bool,
+    /// True if all messages are withheld from this one on, until it is delivered.
+    pub all: bool,
     /// True if the connection to the client ends with the message; otherwise the client waits.
     pub closes: bool,
 }
@@ -223,7 +225,8 @@ impl Link {
         let bit = 1 << self.server;
         let has_sprung = watched.sprung;
         let trap = watched.trap.as_mut().filter(|trap| {
-            trap.servers & bit != 0 && has_sprung & if trap.each { bit } else { u8::MAX } == 0
+            let same = if trap.each { bit } else { u8::MAX };
+            trap.servers & bit != 0 && (trap.all || has_sprung & same == 0)
         });
         let caught = trap.and_then(|trap| match trap.skip.checked_sub(1) {
             Some(skip) => {

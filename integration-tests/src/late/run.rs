@@ -14,12 +14,13 @@ use std::{
 use polylock_core::sync::lock;
 
 use super::{
+    acts::ROLES,
     check::{Kind, Violation, check},
     conductor::conduct,
     excuses,
     history::History,
     planted::Plant,
-    script::{ROLES, Script},
+    script::Script,
     site::{Servers, Site},
 };
 use crate::clock::{now, pause};
@@ -67,6 +68,8 @@ pub struct Outcome {
     pub examples: Vec<(u32, Violation)>,
     /// The histories of the first schedules with a violation.
     pub histories: Vec<(Script, History)>,
+    /// The time of the first violation, since the begin.
+    pub detected: Option<Duration>,
     /// The time that the run took.
     pub took: Duration,
 }
@@ -115,7 +118,11 @@ impl Run {
                     }
                     let history = conduct(&site, &script, lane, run_of.planted).await;
                     let found = check(&history, site.bounds);
-                    lock(&outcome).add(&site, number, script, history, found);
+                    let mut outcome = lock(&outcome);
+                    outcome.add(&site, number, script, history, found);
+                    if !outcome.found.is_empty() {
+                        outcome.detected.get_or_insert(now().since(began));
+                    }
                 }
             })
         });

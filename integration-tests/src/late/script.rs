@@ -1,110 +1,16 @@
 //! What happens in one schedule, drawn from a seed: the operations of the four processes, the message that is withheld, and the time at which
 //! it is delivered.
 
-use std::{ops::RangeInclusive, time::Duration};
+use std::time::Duration;
 
 use fastrand::Rng;
 
-use super::{message::Way, relay::Trap};
-
-/// The process that carries an operation out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Role {
-    /// It acquires the lock first.
-    Holder,
-    /// It adopts that hold.
-    Adopter,
-    /// It inspects and breaks the lock.
-    Breaker,
-    /// It acquires the lock next.
-    Next,
-}
-
-/// All roles, in the order of their numbers.
-pub const ROLES: [Role; 4] = [Role::Holder, Role::Adopter, Role::Breaker, Role::Next];
-
-/// What a store can do.
-#[derive(Debug, Clone)]
-pub struct Can {
-    /// It grants shared locks.
-    pub shared: bool,
-    /// Its holds have handles.
-    pub handles: bool,
-    /// The range of its leases; `None` if all are those of the session.
-    pub ttl: Option<RangeInclusive<Duration>>,
-    /// It grants in order of arrival.
-    pub is_fifo: bool,
-    /// The number of servers to which each process has a connection.
-    pub servers: usize,
-    /// A majority of its servers decides.
-    pub is_quorum: bool,
-    /// Each lock is in both servers.
-    pub is_both: bool,
-}
-
-/// An operation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Act {
-    /// Acquires the lock.
-    Acquire {
-        /// The lease; that of the session if `None`.
-        ttl: Option<Duration>,
-        /// True for a shared hold.
-        shared: bool,
-        /// The time limit for waiting; `None` for a try.
-        wait: Option<Duration>,
-    },
-    /// Makes a handle of the hold, and keeps it.
-    Handle,
-    /// Turns the hold into its handle.
-    IntoHandle,
-    /// Adopts the hold.
-    Adopt {
-        /// The lease; that of the handle if `None`.
-        ttl: Option<Duration>,
-    },
-    /// Converts the hold to shared.
-    Downgrade,
-    /// Converts the hold to exclusive.
-    Upgrade,
-    /// Reads the lock, and remembers the holder for a break.
-    Look,
-    /// Breaks the holder that was read last, who may have gone.
-    Break {
-        /// True if the hold is removed at once.
-        force: bool,
-    },
-    /// Does nothing for a while; the guards are renewed.
-    Rest(Duration),
-    /// Ends the hold.
-    End(Way),
-    /// The next holder begins.
-    Begin,
-}
-
-/// An operation of a process, after a pause.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Step {
-    /// The process.
-    pub role: Role,
-    /// The operation.
-    pub act: Act,
-    /// The pause before it.
-    pub after: Duration,
-}
-
-/// The time at which the withheld message is delivered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Due {
-    /// When its time has passed.
-    Time,
-    /// Before this step, or when its time has passed.
-    Step(usize),
-    /// When the next holder has the lock, or when its time has passed.
-    NextHolds,
-    /// After all steps.
-    End,
-}
+use super::{
+    acts::{Act, Can, Due, Role, Step},
+    message::Way,
+    plots::{self, Plot},
+    relay::Trap,
+};
 
 /// The copies that are delivered in addition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -279,6 +185,9 @@ impl Script {
     #[must_use]
     pub fn draw(seed: u64, number: u32, can: &Can) -> Self {
         let mut random = Rng::with_seed(seed.wrapping_mul(1_000_003).wrapping_add(u64::from(number)));
+        if random.bool() {
+            return Self::plotted(&mut random, number, can);
+        }
         let mut it = Drawing {
             random: &mut random,
             can,
@@ -338,13 +247,26 @@ impl Script {
         let past = ttl.min(most - ms(1000)) + ms(1000);
         let longest = if random.bool() { past } else { ms(4000).min(past) };
         let withheld_for = ms(random.u64(500..=u64::try_from(longest.as_millis()).unwrap_or(8000).max(501)));
-        let copies = match random.u8(..10) {
-            0..=4 => Copies::None,
-            5 => Copies::Before,
-            6..=7 => Copies::After,
-            8 => Copies::Reversed,
-            _ => Copies::Shuffled,
-        };
+        let copies = Self::copies(&mut random);
+        Self { number, steps, next, trapped, trap, due, withheld_for, copies }
+    }
+
+    fn plotted(random: &mut Rng, number: u32, can: &Can) -> Self {
+        let Plot { steps, next, trapped, withholds_all, closes, due, withheld_for } =
+            plots::draw(random, can);
+        let mut trap = Self::trap(random, can);
+        // A read precedes what ends a hold on these stores.
+        let reads = (can.is_quorum || can.is_both || !can.is_fifo) && random.bool();
+        let is_end = matches!(
+            steps.iter().chain(&next).nth(trapped).map(|step| step.act),
+            Some(Act::Break { .. } | Act::End(_))
+        );
+        trap.skip = if reads && is_end { u32::try_from(can.servers).unwrap_or(1) } else { 0 };
+        (trap.all, trap.closes) = (withholds_all, closes);
+        if withholds_all {
+            trap.servers = u8::MAX;
+        }
+        let copies = Self::copies(random);
         Self { number, steps, next, trapped, trap, due, withheld_for, copies }
     }
 
@@ -390,6 +312,16 @@ impl Script {
             .unwrap_or(0)
     }
 
+    fn copies(random: &mut Rng) -> Copies {
+        match random.u8(..10) {
+            0..=4 => Copies::None,
+            5 => Copies::Before,
+            6..=7 => Copies::After,
+            8 => Copies::Reversed,
+            _ => Copies::Shuffled,
+        }
+    }
+
     fn trap(random: &mut Rng, can: &Can) -> Trap {
         let all = u8::MAX >> (8 - can.servers.clamp(1, 8));
         let (servers, each) = match (can.is_quorum, can.is_both) {
@@ -397,7 +329,7 @@ impl Script {
             _ => (random.u8(1..=all), true),
         };
         let skip = u32::from(random.u8(..5) == 0);
-        Trap { skip, servers, each, closes: random.bool() }
+        Trap { skip, servers, each, all: false, closes: random.bool() }
     }
 }
 
@@ -424,7 +356,7 @@ mod tests {
         let mut kinds = std::collections::BTreeSet::new();
         for number in 0..3000 {
             let script = Script::draw(1, number, &can());
-            assert!(script.withheld_for >= SHORTEST && script.withheld_for <= LONGEST);
+            assert!(script.withheld_for >= SHORTEST && (script.withheld_for <= LONGEST || script.trap.all));
             let step = script.steps.iter().chain(&script.next).nth(script.trapped).unwrap();
             let act = format!("{:?}", step.act);
             kinds.insert((step.role, act.split([' ', '(']).next().unwrap().to_owned()));

@@ -7,12 +7,12 @@ use polylock_testkit::Missing;
 use tokio::task::block_in_place;
 
 use super::{
+    acts::{Can, ROLES, Role},
     copies::Upstream,
     frames::Protocol,
     history::Bounds,
     relay::Relays,
     remote::Remote,
-    script::{Can, ROLES, Role},
 };
 use crate::{
     servers::{PrivateServer, redis},
@@ -35,7 +35,7 @@ pub const STORES: [&str; 10] = [
 ];
 
 /// The timeout of an operation of those stores that have longer ones by default.
-const TIMEOUT: &str = "polylock.operation_timeout=1s";
+const TIMEOUT: &str = "polylock.operation_timeout=2s";
 
 /// The time for which a store may be away.
 const OUTAGE: &str = "polylock.outage=8s";

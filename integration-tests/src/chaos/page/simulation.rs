@@ -48,7 +48,7 @@ pub(super) fn results(page: &mut String, records: &[Record]) {
     row_of("all", &names);
     *page += PLANTED;
     let mut searches: BTreeMap<&str, Vec<&Record>> = BTreeMap::new();
-    for record in records.iter().filter(|record| record.runs > 0) {
+    for record in records.iter().filter(|record| record.configuration.starts_with("simulated ")) {
         if let Some(bug) = &record.planted {
             searches.entry(bug).or_default().push(record);
         }
