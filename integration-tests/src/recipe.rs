@@ -79,6 +79,26 @@ impl Wanted {
         set!(self, ttl(ttl))
     }
 
+    /// Sets the shortest time of the hold, unless it is that of a slot, which has none.
+    #[must_use]
+    pub fn min_hold(self, time: Duration) -> Self {
+        match self {
+            Self::Lock(lock) => Self::Lock(lock.min_hold(time)),
+            Self::Several(locks) => Self::Several(locks.min_hold(time)),
+            Self::Slot(slot) => Self::Slot(slot),
+        }
+    }
+
+    /// Sets the longest time of the hold, unless it is that of a slot, which has none.
+    #[must_use]
+    pub fn max_hold(self, time: Duration) -> Self {
+        match self {
+            Self::Lock(lock) => Self::Lock(lock.max_hold(time)),
+            Self::Several(locks) => Self::Several(locks.max_hold(time)),
+            Self::Slot(slot) => Self::Slot(slot),
+        }
+    }
+
     /// Sets the time limit for waiting.
     #[must_use]
     pub fn wait(self, limit: Duration) -> Self {

@@ -52,6 +52,7 @@ pub mod backend;
 pub mod blocking;
 mod break_lock;
 mod break_notice;
+mod bug;
 mod capabilities;
 pub mod clock;
 mod config_error;

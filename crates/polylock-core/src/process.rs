@@ -5,11 +5,13 @@
 #[cfg(feature = "simulation")]
 use crate::simulation::{Current, current, spawn_in};
 #[cfg(feature = "simulation")]
-pub(crate) use crate::simulation::{fill, is_io_task, is_simulated, nanos, sleep_until, spawn, spawn_on};
+pub(crate) use crate::simulation::{
+    fill, has_bug, is_io_task, is_simulated, nanos, sleep_until, spawn, spawn_on,
+};
 #[cfg(not(feature = "simulation"))]
 use real::{Current, current, spawn_in};
 #[cfg(not(feature = "simulation"))]
-pub(crate) use real::{fill, is_io_task, is_simulated, nanos, sleep_until, spawn, spawn_on};
+pub(crate) use real::{fill, has_bug, is_io_task, is_simulated, nanos, sleep_until, spawn, spawn_on};
 use tokio::{runtime::Handle, task::JoinHandle};
 
 /// Starts tasks beside the task that has created it: on the same runtime and, in tests, in the same simulated process.
@@ -68,6 +70,10 @@ mod real {
     }
 
     pub(crate) const fn is_simulated() -> bool {
+        false
+    }
+
+    pub(crate) const fn has_bug(_: crate::bug::Bug) -> bool {
         false
     }
 

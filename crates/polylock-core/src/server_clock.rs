@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{Clock, Moment, SystemClock, sync::lock};
+use crate::{Clock, Moment, SystemClock, bug::Bug, process::has_bug, sync::lock};
 
 /// The greatest drift between two clocks, as a fraction: one thousandth, several times the drift of crystals.
 const DRIFT: u32 = 1000;
@@ -37,7 +37,8 @@ struct Sample {
 impl Sample {
     fn earliest_us(self, now: Moment) -> i64 {
         let since = now.since(self.received);
-        self.clock_us.saturating_add(micros(since - since / DRIFT))
+        let drift = if has_bug(Bug::DriftlessClock) { Duration::ZERO } else { since / DRIFT };
+        self.clock_us.saturating_add(micros(since - drift))
     }
 }
 
@@ -48,8 +49,9 @@ impl ServerClock {
     }
 
     fn observe_at(&self, sent: Moment, received: Moment, clock_us: i64) {
-        let new = Sample { received, clock_us };
         let latest_us = clock_us.saturating_add(micros(received.since(sent)));
+        let clock_us = if has_bug(Bug::LateClock) { latest_us } else { clock_us };
+        let new = Sample { received, clock_us };
         let mut sample = self.lock();
         // The greater bound is kept, unless the new reply contradicts it: then the clock was stepped back.
         let keep = sample.is_some_and(|old| {

@@ -21,6 +21,7 @@ use tokio::{
     task::JoinHandle,
 };
 
+pub use crate::bug::Bug;
 use crate::sync::lock;
 
 /// A connection of a simulated process.
@@ -46,6 +47,11 @@ pub trait Environment: fmt::Debug + Send + Sync + 'static {
     fn connect(&self, address: &str) -> Connecting {
         let error = io::Error::other(format!("no server at {address}"));
         Box::pin(async { Err(error) })
+    }
+
+    /// Returns the bug that the code of the process has. By default it has none.
+    fn bug(&self) -> Option<Bug> {
+        None
     }
 }
 
@@ -185,6 +191,12 @@ pub(crate) fn current() -> Option<Current> {
 #[must_use]
 pub fn connect(address: &str) -> Option<Connecting> {
     Some(current()?.process.environment.connect(address))
+}
+
+/// Returns true if the code of the current process has this bug.
+#[must_use]
+pub fn has_bug(bug: Bug) -> bool {
+    current().is_some_and(|current| current.process.environment.bug() == Some(bug))
 }
 
 pub(crate) fn is_simulated() -> bool {

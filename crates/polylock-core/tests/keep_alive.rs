@@ -11,8 +11,9 @@ use std::{
 
 use async_trait::async_trait;
 use polylock_core::{
-    Backend, Capabilities, ClaimOutcome, Clock, FencingToken, Grant, KeepAlive, Locks, LostReason, Mode,
-    Moment, QueuePosition, Release, Request, Result, Store, SystemClock, Wake, memory,
+    Backend, Capabilities, ClaimOutcome, Clock, Fault, FencingToken, Grant, KeepAlive, Locks, LostReason,
+    Mode, Moment, Operation, QueuePosition, Release, Request, Result, Store, SystemClock, Unavailable, Wake,
+    memory,
 };
 use tokio::sync::watch;
 
@@ -33,6 +34,11 @@ struct Altered<K> {
 #[async_trait]
 trait KeepAlives: std::fmt::Debug + Send + Sync + 'static {
     async fn execute(&self, store: &dyn Backend, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>>;
+
+    /// Returns an error if a release is not to be carried out now.
+    fn admit_release(&self) -> Result<()> {
+        Ok(())
+    }
 }
 
 fn altered<K>(keep_alives: K) -> Arc<Altered<K>> {
@@ -58,6 +64,7 @@ impl<K: KeepAlives> Backend for Altered<K> {
     }
 
     async fn release(&self, request: &Request) -> Result<Release> {
+        self.keep_alives.admit_release()?;
         self.inner.release(request).await
     }
 }
@@ -91,6 +98,43 @@ async fn a_keep_alive_without_a_result_is_retried() {
     assert!(!waiter.is_finished());
     guard.release().await.unwrap();
     waiter.await.unwrap().unwrap().release().await.unwrap();
+}
+
+/// Keep-alives are carried out and not confirmed, and releases are refused until `admits_from`.
+#[derive(Debug)]
+struct Unconfirmed {
+    carried_out: watch::Sender<bool>,
+    admits_from: Moment,
+}
+
+#[async_trait]
+impl KeepAlives for Unconfirmed {
+    async fn execute(&self, store: &dyn Backend, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>> {
+        store.keep_alive(requests).await?;
+        self.carried_out.send_replace(true);
+        Ok(vec![KeepAlive::Unknown; requests.len()])
+    }
+
+    fn admit_release(&self) -> Result<()> {
+        if SystemClock.now() >= self.admits_from {
+            return Ok(());
+        }
+        Err(Unavailable::new("memory", Operation::Release, Fault::Temporary, "refused").into())
+    }
+}
+
+/// 1. A renewal is carried out, and the holder is not told: its deadline stays where it was.
+/// 2. The holder releases the lock. The store refuses that until after the deadline.
+/// 3. The lease of the renewal has not ended. The next attempt releases the lock, which nobody else could get before.
+#[tokio::test]
+async fn a_release_is_repeated_until_the_lease_of_an_unconfirmed_renewal_has_ended() {
+    let admits_from = SystemClock.now() + TTL + TTL / 6;
+    let store = altered(Unconfirmed { carried_out: watch::Sender::default(), admits_from });
+    let locks = locks(store.clone());
+    let guard = locks.lock("a").ttl(TTL).acquire().await.unwrap();
+    store.keep_alives.carried_out.subscribe().wait_for(|it| *it).await.unwrap();
+    guard.release().await.unwrap();
+    assert!(locks.lock("a").try_acquire().await.unwrap().is_some());
 }
 
 /// No keep-alive has a result.

@@ -6,7 +6,7 @@ use clap::{Parser, ValueEnum};
 use polylock_integration_tests::{
     chaos::record,
     simulation::{
-        plan::{Plan, Planted, StoreKind},
+        plan::{Plan, Planted, StoreKind, Style},
         search::{LONGEST_SEARCH, Limits, Search, first_seed},
         shrink::shrink,
         timeline,
@@ -35,10 +35,13 @@ struct Arguments {
     /// The store
     #[arg(long, default_value = "queue", conflicts_with = "planted")]
     store: StoreKind,
+    /// Replay a run of this style; by default the runs of even seeds are busy, and the others calm
+    #[arg(long, requires = "seed", conflicts_with_all = ["runs", "seconds"])]
+    style: Option<Style>,
     /// Plant this bug, in its store
     #[arg(long)]
     planted: Option<Planted>,
-    /// Search for each planted bug this number of times, for a minute each
+    /// Search for each planted bug this number of times, for three minutes each at most
     #[arg(long, value_name = "TIMES", conflicts_with_all = ["seed", "runs", "seconds", "store", "planted"])]
     all_planted: Option<u32>,
     /// Append the results to this file of docs/safety.md
@@ -53,7 +56,10 @@ fn main() -> io::Result<ExitCode> {
     }
     let (store, planted) = (arguments.planted.map_or(arguments.store, Planted::store), arguments.planted);
     match (arguments.seed, arguments.runs, arguments.seconds) {
-        (Some(seed), None, None) => replay(&Plan::draw(store, seed, planted)),
+        (Some(seed), None, None) => {
+            let style = arguments.style.unwrap_or(Style::of(seed));
+            replay(&Plan::draw_in(style, store, seed, planted))
+        }
         (seed, runs, seconds) => {
             let seconds = seconds.or(runs.is_none().then_some(10)).map(Duration::from_secs);
             let limits =
@@ -110,9 +116,10 @@ fn show_window(plan: &Plan) -> io::Result<ExitCode> {
 
 fn print_plan(plan: &Plan) {
     println!(
-        "{:?}, seed {}, {} servers, {} clients, noise: {}",
+        "{:?}, seed {}, {:?}, {} servers, {} clients, noise: {}",
         plan.store,
         plan.seed,
+        plan.style,
         plan.servers,
         plan.clients.len(),
         plan.is_noisy

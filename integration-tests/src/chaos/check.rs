@@ -15,10 +15,7 @@ use super::{
     looks::Shown,
     observed::{Found, Observed, process_of},
 };
-use crate::simulation::{
-    check::{self, Violation},
-    network::nanos,
-};
+use crate::simulation::{check, network::nanos, violation::Violation};
 
 /// The time after a deadline within which a running process reports the loss: the machine may be busy.
 const TOLERANCE: Duration = Duration::from_millis(500);

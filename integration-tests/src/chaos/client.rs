@@ -28,7 +28,7 @@ use crate::{
     recipe::{Held, Recipe},
     simulation::{
         plan::{between, stream},
-        workload::{End, Way, acquire, finish},
+        ways::{End, Way, acquire, finish},
     },
 };
 

@@ -8,7 +8,7 @@ use super::{
     observed::{Found, Observed},
     plan::Kind,
 };
-use crate::simulation::{check::Violation, network::nanos};
+use crate::simulation::{network::nanos, violation::Violation};
 
 /// The time between the check of a claim's time limit and its commit, on a busy machine.
 const TOLERANCE: Duration = Duration::from_millis(250);

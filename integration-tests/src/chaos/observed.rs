@@ -13,7 +13,7 @@ use super::{
     plan::{Action, Kind},
     site::Applied,
 };
-use crate::simulation::check::Violation;
+use crate::simulation::violation::Violation;
 
 /// From a time to another, in nanoseconds.
 pub type Span = (u64, u64);

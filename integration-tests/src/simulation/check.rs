@@ -1,32 +1,28 @@
 //! The promises that are checked after a run, and during its last part.
 
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
 use polylock_testkit::history::{self, Rules, Section};
 
-/// A broken promise.
-#[derive(Debug, Clone)]
-pub struct Violation {
-    /// The time at which it was found, in nanoseconds since the begin of the run.
-    pub at: u64,
-    /// The kind of promise, as a word.
-    pub kind: &'static str,
-    what: String,
-}
+use super::{
+    network::{Network, nanos},
+    plan::{FAULTS_END, Plan, StoreKind},
+    record::{Loss, Record},
+    servers::Events,
+    violation::Violation,
+};
 
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.what)
-    }
-}
+/// The shortest lease of which a renewal can be repeated, in round trips.
+const ROUND_TRIPS: u32 = 10;
 
-impl Violation {
-    /// Creates a violation that was found at `at`.
-    #[must_use]
-    pub fn new(at: u64, kind: &'static str, what: String) -> Self {
-        Self { at, kind, what }
-    }
-}
+/// The shortest lease of any client.
+const SHORTEST_DRAWN: Duration = Duration::from_millis(200);
+
+/// The time in which a renewal is due, sent and applied besides the round trip.
+const SCHEDULED: Duration = Duration::from_millis(50);
+
+/// The time after a fault in which a connection is replaced.
+const RECONNECTED: Duration = Duration::from_secs(2);
 
 /// Checks the sections of a run. A running process reports a loss within `tolerance`. `stops` contains the times in which a client's
 /// process was paused: it reports a loss right after.
@@ -39,6 +35,68 @@ pub fn sections(
     let mut rules = Rules::default();
     rules.tolerance = tolerance;
     history::check_with_stops(sections, rules, stops)
+}
+
+/// Returns the broken promises that the records of the clients show.
+#[must_use]
+pub fn records(record: &Record, plan: &Plan, network: &Network) -> Vec<Violation> {
+    let early = record.taken_early().into_iter();
+    let early = early.map(|(at, what)| Violation::new(at, "early end", format!("early end: {what}")));
+    early.chain(record.losses.iter().filter_map(|loss| unexplained(loss, plan, network))).collect()
+}
+
+/// Returns a violation if no fault of the run explains `loss`: its renewals had the time for another attempt.
+fn unexplained(
+    Loss { at, process, lease, what }: &Loss,
+    plan: &Plan,
+    network: &Network,
+) -> Option<Violation> {
+    let one_server = plan.servers == 1;
+    let round_trip = if one_server { network.round_trip_of(*process) } else { network.round_trip() };
+    let needed = match plan.store {
+        // The keeper repeats a renewal after a sixth of the lease, whatever has become of the one before.
+        StoreKind::Queue => *lease / 6 + round_trip + SCHEDULED,
+        // The lease of a hold counts from an earlier packet of its session.
+        StoreKind::Zookeeper => return None,
+        // A broken connection has to be noticed and replaced.
+        _ => *lease * 2 / 3 + plan.time(RECONNECTED),
+    };
+    // A request that a connection answers too late for its lease replaces the connection, which others share.
+    let shortest = if plan.store == StoreKind::Queue { *lease } else { *lease.min(&SHORTEST_DRAWN) };
+    if shortest < ROUND_TRIPS * round_trip {
+        return None;
+    }
+    let at_time = Duration::from_nanos(*at);
+    let since = at_time.saturating_sub(needed);
+    let is_explained = plan.is_disturbed(*process, (since, at_time))
+        || plan.is_noisy && since < plan.time(FAULTS_END) + SCHEDULED;
+    let what = format!("loss: {what}, and there was no fault since {since:?}");
+    (!is_explained).then(|| Violation::new(*at, "loss", what))
+}
+
+/// Returns the holds that were broken, and went on although nothing prevented their holders from noticing: no fault, whose effects end after
+/// `aftermath`. The longest time depends on the process; `None` if it is not known.
+#[must_use]
+pub fn unnoticed_breaks(
+    plan: &Plan,
+    events: &Events<'_>,
+    aftermath: Duration,
+    longest: impl Fn(usize) -> Option<Duration>,
+) -> Vec<Violation> {
+    let unnoticed = events.record.broken.iter().filter_map(|(name, token, at)| {
+        let section = events.record.section(name, *token)?;
+        let process = section.client[1..].split('.').next()?.parse::<usize>().ok()?;
+        // The notice may precede the hold.
+        let broken = Duration::from_nanos(section.acquired.max(*at));
+        let (since, until) = (broken.saturating_sub(aftermath), broken + longest(process)?);
+        let is_disturbed =
+            plan.is_disturbed(process, (since, until)) || plan.is_noisy && since < plan.time(FAULTS_END);
+        (section.end() > nanos(until) && !is_disturbed).then(|| {
+            let what = format!("unnoticed break: {} holds {name} although it was broken", section.client);
+            Violation::new(*at, "break", what)
+        })
+    });
+    unnoticed.collect()
 }
 
 impl From<&history::Violation> for Violation {

@@ -63,6 +63,12 @@ pub struct WallClock(LocalClock);
 const EPOCH_US: i64 = 1_700_000_000_000_000;
 
 impl WallClock {
+    /// Returns the clock of a server that shows the time of the run.
+    #[must_use]
+    pub const fn exact(time: Arc<Time>) -> Self {
+        Self(LocalClock { time, offset: 0, ppm: 0 })
+    }
+
     /// Draws the clock of a server that is ahead by less than `offset` at the begin of the run.
     pub fn draw_within(time: Arc<Time>, random: &mut Rng, offset: u64) -> Self {
         Self(LocalClock::draw_within(time, random, offset))

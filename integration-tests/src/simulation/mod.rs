@@ -4,18 +4,20 @@
 //! | module | part |
 //! |---|---|
 //! | [`plan`](mod@plan), [`shrink`](mod@shrink) | the clients and faults of a run, drawn from its seed; a smaller plan that fails |
+//! | [`store_kind`], [`planted`] | the stores; the bugs that a search must find |
 //! | [`world`] | a run of a plan |
 //! | [`search`] | the runs of successive seeds, and their record for `docs/safety.md` |
 //! | [`time`], [`clock`], [`network`], [`process`] | virtual time; the clocks of machines; links; the surroundings of a process |
-//! | [`workload`] | the clients |
-//! | [`servers`] | the servers, whatever the store |
+//! | [`workload`], [`ways`] | the clients; how they acquire locks and end their holds |
+//! | [`servers`], [`live_entry`] | the servers, whatever the store; what they know of a request |
 //! | [`socket`], [`listener`] | the connections of real clients, and a server's end of them |
 //! | [`queue_server`], [`server`], [`queue_client`] | the model of a store with queues: its rules, the server behind the network, the client |
 //! | [`mysql`] | the server of the real MySQL store |
 //! | [`redis`] | the servers of the real Redis and Redlock clients |
 //! | [`zookeeper`] | the ensemble of the real ZooKeeper store |
 //! | [`azure`] | the service of the real client of Azure Blob Storage |
-//! | [`record`](mod@record), [`check`](mod@check), [`timeline`] | the record of the clients; the promises; the readable events |
+//! | [`record`](mod@record), [`timeline`] | the record of the clients; the readable events |
+//! | [`check`](mod@check), [`quiet`], [`violation`] | the promises; states of the store that last for too long; a broken promise |
 //!
 //! A further store has its [`servers`] and a variant in the plan.
 
@@ -23,12 +25,15 @@ pub mod azure;
 pub mod check;
 pub mod clock;
 pub mod listener;
+pub mod live_entry;
 pub mod mysql;
 pub mod network;
 pub mod plan;
+pub mod planted;
 pub mod process;
 pub mod queue_client;
 pub mod queue_server;
+pub mod quiet;
 pub mod record;
 pub mod redis;
 pub mod search;
@@ -36,10 +41,13 @@ pub mod server;
 pub mod servers;
 pub mod shrink;
 pub mod socket;
+pub mod store_kind;
 #[cfg(test)]
 mod tests;
 pub mod time;
 pub mod timeline;
+pub mod violation;
+pub mod ways;
 pub mod workload;
 pub mod world;
 pub mod zookeeper;

@@ -3,7 +3,10 @@
 
 use std::{
     ops::Range,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -14,6 +17,9 @@ use super::{
     plan::{between, stream},
     time::{MS, Time},
 };
+
+/// The number of messages that are late or lost for each one that is so at other times.
+const LOUD: u16 = 8;
 
 /// The directions of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,6 +36,8 @@ pub struct Network {
     time: Arc<Time>,
     /// Single messages are late or lost until this time.
     noisy_until: u64,
+    /// Many messages are late or lost until this time.
+    loud_until: AtomicU64,
     late: Late,
     links: Mutex<Vec<[Direction; 2]>>,
 }
@@ -70,7 +78,7 @@ impl Network {
             Direction { random, latency, cut_until: 0, slow_until: 0, slow_by: Duration::ZERO }
         };
         let links = (0..links).map(|link| [direction(link, 0), direction(link, 1)]).collect();
-        Arc::new(Self { time, noisy_until, late, links: Mutex::new(links) })
+        Arc::new(Self { time, noisy_until, loud_until: AtomicU64::new(0), late, links: Mutex::new(links) })
     }
 
     /// Returns the longest time of a request and its reply on any link, without a fault.
@@ -79,6 +87,13 @@ impl Network {
         let links = lock(&self.links);
         let longest = links.iter().map(|[there, back]| there.latency + back.latency).max();
         Duration::from_nanos(longest.unwrap_or_default())
+    }
+
+    /// Returns the longest time of a request and its reply on this link, without a fault.
+    #[must_use]
+    pub fn round_trip_of(&self, link: usize) -> Duration {
+        let [there, back] = &lock(&self.links)[link];
+        Duration::from_nanos(there.latency + back.latency)
     }
 
     /// Cuts one direction of a link until `until`. A message that is sent meanwhile is lost, or arrives after that.
@@ -94,6 +109,11 @@ impl Network {
         }
     }
 
+    /// Delays and loses many messages of all links until `until`.
+    pub fn make_noise(&self, until: u64) {
+        self.loud_until.fetch_max(until, Ordering::Relaxed);
+    }
+
     /// Sends a message: calls `deliver` when it arrives, if it does.
     pub fn send(&self, link: usize, way: Way, deliver: impl FnOnce() + Send + 'static) {
         if let Some(at) = self.arrival(link, way) {
@@ -107,8 +127,13 @@ impl Network {
         let direction = &mut lock(&self.links)[link][way as usize];
         let random = &mut direction.random;
         let mut at = now + random.u64(MS / 10..direction.latency);
-        if now < self.noisy_until {
-            match random.u16(..1000) {
+        let noise = match now {
+            now if now < self.loud_until.load(Ordering::Relaxed) => Some(LOUD),
+            now if now < self.noisy_until => Some(1),
+            _ => None,
+        };
+        if let Some(noise) = noise {
+            match random.u16(..1000) / noise {
                 0..5 => return None,
                 number if number < 5 + self.late.per_mille => {
                     at += nanos(between(random, self.late.ms.clone()));

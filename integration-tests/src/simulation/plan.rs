@@ -1,12 +1,17 @@
 //! The plan of a run, drawn from its seed before the run: the clients, the faults, and the rules of the store. A failing plan is
 //! shrunk by removing parts of it.
 
-use std::{fmt, time::Duration};
+use std::{fmt, ops::Range, time::Duration};
 
 use fastrand::Rng;
 
+pub use super::{planted::Planted, store_kind::StoreKind};
+
 /// The number of simulated processes.
 pub const PROCESSES: usize = 3;
+
+/// The greatest number of locks.
+pub const MOST_LOCKS: usize = 3;
 
 /// The end of the last fault. From then on the network is reliable.
 pub const FAULTS_END: Duration = Duration::from_secs(10);
@@ -14,206 +19,26 @@ pub const FAULTS_END: Duration = Duration::from_secs(10);
 /// The time from which clients begin no section, long after the leases of all former holders have expired.
 pub const WORK_END: Duration = Duration::from_secs(17);
 
+/// The time from which the last faults have no effect: the leases of former holders have expired, and late messages have arrived.
+pub const SETTLED: Duration = Duration::from_secs(15);
+
 /// The latest end of a run: all requests have been granted in turn.
 pub const RUN_END: Duration = Duration::from_secs(60);
 
-/// The store of a run.
+/// The longest lease of a calm run. It is longer than what any fault delays, so what is left behind can be seen.
+pub const LONG_LEASE: Duration = Duration::from_secs(10);
+
+/// The time after a fault in which late messages arrive and broken connections are replaced.
+const AFTERMATH: Duration = Duration::from_millis(1500);
+
+/// The kind of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum StoreKind {
-    /// The model of a server with queues
-    Queue,
-    /// The real MySQL store with its engine, on a model of the server's tables and routines
-    Mysql,
-    /// The real client of Redis, on a server that executes its scripts
-    Redis,
-    /// The real client of Redlock, on three or five servers that execute its scripts
-    Redlock,
-    /// The real ZooKeeper store, on one server or an ensemble of three
-    Zookeeper,
-    /// The real client of Azure Blob Storage, on a model of the service
-    Azure,
-}
-
-impl StoreKind {
-    /// Returns the number of servers in the run of `seed`.
-    fn servers(self, seed: u64) -> usize {
-        match self {
-            Self::Queue | Self::Mysql | Self::Redis | Self::Azure => 1,
-            Self::Redlock => stream(seed, &[6]).choice([3, 5]).unwrap_or(3),
-            Self::Zookeeper => stream(seed, &[6]).choice([1, 3, 3]).unwrap_or(3),
-        }
-    }
-
-    /// Returns the factor of all times of a run: the shortest lease of Azure is one of 15 s.
-    #[must_use]
-    pub const fn scale(self) -> u32 {
-        match self {
-            Self::Azure => 10,
-            _ => 1,
-        }
-    }
-}
-
-/// A bug that is planted in the model of a store, or in its client, or in the scripts or the settings of a real one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Planted {
-    /// The server executes a claim that its client has given up long ago.
-    LateClaim,
-    /// A release removes the hold of any request.
-    ForeignRelease,
-    /// The deadline of a hold counts from the reply.
-    ReplyDeadline,
-    /// A waiter relies on its notification: neither its claims nor its keep-alives find a grant.
-    NoRecheck,
-    /// The token is drawn before the claim.
-    EarlyToken,
-    /// A keep-alive revives a hold that has expired.
-    RevivedHold,
-    /// A restart of the server loses its locks.
-    LostState,
-    /// The server hands a lock over before its holder has left.
-    EarlyHandover,
-    /// The client does not report that a copy of a refused claim may still be executed.
-    UnreportedCopy,
-    /// The server does not notify the waiter that it grants the lock to.
-    LostNotification,
-    /// MySQL: a claim does not expire.
-    MysqlLateClaim,
-    /// MySQL: a release ends the hold of any request.
-    MysqlForeignRelease,
-    /// MySQL: a release hands the lock over without a check of the holders.
-    MysqlUncheckedHandover,
-    /// MySQL: a renewal is acknowledged, and does not extend the hold.
-    MysqlFalseRenewal,
-    /// MySQL: a hand-over reports a longer lease than the hold has.
-    MysqlLongHandover,
-    /// MySQL: a hand-over does not record the tokens that it draws.
-    MysqlRepeatedToken,
-    /// MySQL: a restart of the server loses its locks.
-    MysqlLostState,
-    /// Redis: a claim does not expire, and finds no record of its release.
-    RedisLateClaim,
-    /// Redis: a claim does not check the holders.
-    RedisUncheckedClaim,
-    /// Redis: a release hands the lock over without a check of the holders.
-    RedisUncheckedHandover,
-    /// Redis: a release ends the holds of all requests.
-    RedisForeignRelease,
-    /// Redis: the lock is granted to waiters by releases alone, and not by claims.
-    RedisNoFallback,
-    /// Redis: a renewal is acknowledged, and does not extend the hold.
-    RedisFalseRenewal,
-    /// Redis: the token of a waiter is drawn when it enters the queue.
-    RedisEarlyToken,
-    /// Redis: a restart of the server loses its locks.
-    RedisLostState,
-    /// Redis: the notification of a waiter counts as delivered, and is not sent.
-    RedisLostNotification,
-    /// Redlock: a withdrawal removes the vote for a later number.
-    RedlockLiveVote,
-    /// Redlock: a server that has lost its votes votes at once.
-    RedlockNoDelay,
-    /// Redlock: a server gives some votes and refuses them.
-    RedlockUnmarkedVote,
-    /// Redlock: a proposal that was withdrawn is accepted.
-    RedlockLateProposal,
-    /// Redlock: a withdrawal removes the vote for any request.
-    RedlockForeignRelease,
-    /// Redlock: a server votes though another request has its vote.
-    RedlockSecondVote,
-    /// Redlock: a withdrawal is acknowledged and not executed.
-    RedlockFalseAcknowledgement,
-    /// ZooKeeper: a node whose create was not answered is not found again.
-    ZookeeperHiddenNode,
-    /// ZooKeeper: a waiter watches another node than the one that it waits for.
-    ZookeeperWrongPredecessor,
-    /// ZooKeeper: only the first watch of a session on a node is set.
-    ZookeeperSecondWatch,
-    /// ZooKeeper: the servers end a session after half of its timeout.
-    ZookeeperEarlyExpiry,
-    /// ZooKeeper: a change on an abandoned connection, or of a session that has ended, has an effect.
-    ZookeeperLateCreate,
-    /// ZooKeeper: a sequence is given twice.
-    ZookeeperRepeatedSequence,
-    /// ZooKeeper: a server answers a sync, and a transaction that changes nothing, without its leader.
-    ZookeeperLocalProof,
-    /// Azure: a release ends the lease of any request.
-    AzureForeignRelease,
-    /// Azure: a lease that was granted after its release is not released again.
-    AzureLateLease,
-    /// Azure: a renewal is acknowledged, and does not extend the lease.
-    AzureFalseRenewal,
-    /// Azure: the deadline of a hold counts from the reply.
-    AzureReplyDeadline,
-    /// Azure: the record of a grant is acknowledged, and not written.
-    AzureLostRecord,
-    /// Azure: the record of a grant does not change the `ETag`.
-    AzureStaleEtag,
-    /// Azure: a break ends the lease at once.
-    AzureEarlyBreak,
-    /// Azure: a broken lease is renewed.
-    AzureUnnoticedBreak,
-    /// Azure: a restart of the service loses the leases.
-    AzureLostState,
-}
-
-impl Planted {
-    /// Returns the store that has the bug.
-    #[must_use]
-    pub const fn store(self) -> StoreKind {
-        use Planted as P;
-        match self {
-            P::LateClaim
-            | P::ForeignRelease
-            | P::ReplyDeadline
-            | P::NoRecheck
-            | P::EarlyToken
-            | P::RevivedHold
-            | P::LostState
-            | P::EarlyHandover
-            | P::UnreportedCopy
-            | P::LostNotification => StoreKind::Queue,
-            P::MysqlLateClaim
-            | P::MysqlForeignRelease
-            | P::MysqlUncheckedHandover
-            | P::MysqlFalseRenewal
-            | P::MysqlLongHandover
-            | P::MysqlRepeatedToken
-            | P::MysqlLostState => StoreKind::Mysql,
-            P::RedisLateClaim
-            | P::RedisUncheckedClaim
-            | P::RedisUncheckedHandover
-            | P::RedisForeignRelease
-            | P::RedisNoFallback
-            | P::RedisFalseRenewal
-            | P::RedisEarlyToken
-            | P::RedisLostState
-            | P::RedisLostNotification => StoreKind::Redis,
-            P::RedlockLiveVote
-            | P::RedlockNoDelay
-            | P::RedlockUnmarkedVote
-            | P::RedlockLateProposal
-            | P::RedlockForeignRelease
-            | P::RedlockSecondVote
-            | P::RedlockFalseAcknowledgement => StoreKind::Redlock,
-            P::ZookeeperHiddenNode
-            | P::ZookeeperWrongPredecessor
-            | P::ZookeeperSecondWatch
-            | P::ZookeeperEarlyExpiry
-            | P::ZookeeperLateCreate
-            | P::ZookeeperRepeatedSequence
-            | P::ZookeeperLocalProof => StoreKind::Zookeeper,
-            P::AzureForeignRelease
-            | P::AzureLateLease
-            | P::AzureFalseRenewal
-            | P::AzureReplyDeadline
-            | P::AzureLostRecord
-            | P::AzureStaleEtag
-            | P::AzureEarlyBreak
-            | P::AzureUnnoticedBreak
-            | P::AzureLostState => StoreKind::Azure,
-        }
-    }
+pub enum Style {
+    /// Short leases, and faults at any time, many of them at once
+    Busy,
+    /// Bursts of faults with quiet times in between, and clients that use all that there is: long leases, limits of holds, futures that
+    /// are not polled, breaks. What a fault has left behind shows in the quiet
+    Calm,
 }
 
 /// A fault of a plan.
@@ -248,6 +73,13 @@ pub enum FaultKind {
     CutReplies(usize),
     /// Messages between the process and the server are delayed by up to this time.
     Slow(usize, Duration),
+    /// The connections that the process has to the server at this time stop working: some deliver late, the others nothing more. New ones
+    /// work.
+    Stick(usize),
+    /// Many messages of all processes are late or lost.
+    Noise,
+    /// The server refuses some calls, as one that is overloaded does.
+    Refuse,
 }
 
 impl fmt::Display for Fault {
@@ -265,6 +97,9 @@ impl fmt::Display for Fault {
             FaultKind::Slow(process, by) => {
                 write!(f, "messages between p{process} and n{server} are late by up to {by:?}")
             }
+            FaultKind::Stick(process) => write!(f, "the connections of p{process} to n{server} are stuck"),
+            FaultKind::Noise => write!(f, "many messages are late or lost"),
+            FaultKind::Refuse => write!(f, "n{server} refuses some calls"),
         }
     }
 }
@@ -285,10 +120,14 @@ pub struct Plan {
     pub seed: u64,
     /// The store.
     pub store: StoreKind,
+    /// The kind of the run.
+    pub style: Style,
     /// The number of its servers.
     pub servers: usize,
     /// The clients.
     pub clients: Vec<Client>,
+    /// The number of locks.
+    pub locks: usize,
     /// The faults, in any order.
     pub faults: Vec<Fault>,
     /// True if single messages are late or lost until [`FAULTS_END`].
@@ -306,21 +145,62 @@ pub fn stream(seed: u64, part: &[u64]) -> Rng {
 }
 
 /// Returns a random duration in milliseconds, and fractions of them.
-pub fn between(random: &mut Rng, ms: std::ops::Range<u64>) -> Duration {
+pub fn between(random: &mut Rng, ms: Range<u64>) -> Duration {
     Duration::from_nanos(random.u64(ms.start * 1_000_000..ms.end * 1_000_000))
+}
+
+/// Returns the number of servers of `store` in the run of `seed`.
+fn servers(store: StoreKind, seed: u64) -> usize {
+    match store {
+        StoreKind::Queue | StoreKind::Mysql | StoreKind::Redis | StoreKind::Azure => 1,
+        StoreKind::Redlock => stream(seed, &[6]).choice([3, 5]).unwrap_or(3),
+        StoreKind::Zookeeper => stream(seed, &[6]).choice([1, 3, 3]).unwrap_or(3),
+    }
+}
+
+impl Style {
+    /// Returns the style of the run of `seed`: every second one is calm.
+    #[must_use]
+    pub const fn of(seed: u64) -> Self {
+        if seed.is_multiple_of(2) { Self::Busy } else { Self::Calm }
+    }
 }
 
 impl Plan {
     /// Draws the plan of `seed`.
     #[must_use]
     pub fn draw(store: StoreKind, seed: u64, planted: Option<Planted>) -> Self {
-        let servers = store.servers(seed);
+        Self::draw_in(Style::of(seed), store, seed, planted)
+    }
+
+    /// Draws the plan of `seed` for a run of this style.
+    #[must_use]
+    pub fn draw_in(style: Style, store: StoreKind, seed: u64, planted: Option<Planted>) -> Self {
+        let servers = servers(store, seed);
         let mut random = stream(seed, &[0]);
         let clients = (0..random.usize(3..10)).map(|number| Client { process: number % PROCESSES, number });
-        let clients = clients.collect();
-        let most = if servers == 1 { 16 } else { 32 };
-        let mut faults: Vec<Fault> =
-            (0..random.usize(0..most)).map(|_| Fault::draw(&mut random, servers, store.scale())).collect();
+        let mut clients: Vec<Client> = clients.collect();
+        let mut locks = MOST_LOCKS;
+        let mut faults: Vec<Fault> = match style {
+            Style::Busy => {
+                let most = if servers == 1 { 16 } else { 32 };
+                let kinds = if servers == 1 { 0..10 } else { 0..14 };
+                let faults = Faults { processes: 0..PROCESSES, kinds, at_ms: 100..10_000 };
+                let number = random.usize(0..most);
+                (0..number).map(|_| faults.draw(&mut random, servers)).collect()
+            }
+            Style::Calm => {
+                locks = random.usize(1..=MOST_LOCKS);
+                // With few clients, the locks are often free.
+                clients.truncate(random.usize(2..=clients.len()));
+                if random.u8(..3) == 0 {
+                    // Nearly all clients in one process: the others do not find out for it that a lock is free.
+                    clients.iter_mut().skip(1).for_each(|client| client.process = 0);
+                }
+                let bursts = random.usize(0..8);
+                (0..bursts).flat_map(|_| Faults::burst(&mut random, servers)).collect()
+            }
+        };
         if servers > 1 {
             let others: Vec<Fault> =
                 faults.iter().filter_map(|fault| fault.at_another(&mut random, servers)).collect();
@@ -330,7 +210,9 @@ impl Plan {
             let pauses = faults.iter_mut().filter(|fault| matches!(fault.kind, FaultKind::PauseServer));
             pauses.filter(|_| random.bool()).for_each(|fault| fault.kind = FaultKind::CutServer);
         }
-        Self { seed, store, servers, clients, faults, is_noisy: random.u8(..4) > 0, planted }
+        faults.iter_mut().for_each(|fault| fault.scale(store.scale()));
+        let is_noisy = style == Style::Busy && random.u8(..4) > 0;
+        Self { seed, store, style, servers, clients, locks, faults, is_noisy, planted }
     }
 
     /// Returns true if clients acquire slots of semaphores, too. It depends on the seed alone, so that the plans of other seeds stay the same.
@@ -339,10 +221,30 @@ impl Plan {
         self.seed.is_multiple_of(5)
     }
 
+    /// Returns true if a lease may last for [`LONG_LEASE`].
+    #[must_use]
+    pub const fn has_long_leases(&self) -> bool {
+        self.store.keeps_leases() && matches!(self.style, Style::Calm)
+    }
+
     /// Returns a time of a run of this store, such as [`FAULTS_END`].
     #[must_use]
     pub fn time(&self, time: Duration) -> Duration {
         time * self.store.scale()
+    }
+
+    /// Returns [`SETTLED`] or [`WORK_END`] of this run, before which all leases from the time of the faults have expired.
+    #[must_use]
+    pub fn late_time(&self, time: Duration) -> Duration {
+        self.time(time) + if self.has_long_leases() { LONG_LEASE } else { Duration::ZERO }
+    }
+
+    /// Returns the time until which faults that begin before `now` have an effect.
+    #[must_use]
+    pub fn disturbed_until(&self, now: Duration) -> Duration {
+        let begun = self.faults.iter().filter(|fault| fault.at <= now);
+        let ends = begun.map(|fault| fault.end() + self.time(AFTERMATH));
+        ends.chain(self.is_noisy.then(|| self.time(FAULTS_END + AFTERMATH))).max().unwrap_or_default()
     }
 
     /// Returns true if a fault of the process or of a server begins before `until` and ends after `from`.
@@ -353,12 +255,15 @@ impl Plan {
             | FaultKind::Crash(number)
             | FaultKind::CutRequests(number)
             | FaultKind::CutReplies(number)
-            | FaultKind::Slow(number, _) => *number == process,
-            FaultKind::PauseServer | FaultKind::RestartServer | FaultKind::CutServer => true,
+            | FaultKind::Slow(number, _)
+            | FaultKind::Stick(number) => *number == process,
+            FaultKind::PauseServer
+            | FaultKind::RestartServer
+            | FaultKind::CutServer
+            | FaultKind::Noise
+            | FaultKind::Refuse => true,
         };
-        self.faults
-            .iter()
-            .any(|fault| concerns(&fault.kind) && fault.at < until && fault.at + fault.lasts > from)
+        self.faults.iter().any(|fault| concerns(&fault.kind) && fault.at < until && fault.end() > from)
     }
 
     /// Returns the plans with one part less.
@@ -378,34 +283,73 @@ impl Plan {
     }
 }
 
-impl Fault {
-    fn draw(random: &mut Rng, servers: usize, scale: u32) -> Self {
-        let process = random.usize(..PROCESSES);
-        let kind = match random.u8(..if servers == 1 { 10 } else { 14 }) {
+/// The faults from which some are drawn.
+struct Faults {
+    processes: Range<usize>,
+    kinds: Range<u8>,
+    /// The time at which they begin, in milliseconds.
+    at_ms: Range<u64>,
+}
+
+impl Faults {
+    fn draw(&self, random: &mut Rng, servers: usize) -> Fault {
+        let process = random.usize(self.processes.clone());
+        let kind = match random.u8(self.kinds.clone()) {
             0 | 1 => FaultKind::Pause(process),
             2 => FaultKind::Crash(process),
             3 | 10 | 11 => FaultKind::PauseServer,
             4 | 12 | 13 => FaultKind::RestartServer,
             5 | 6 => FaultKind::CutRequests(process),
             7 | 8 => FaultKind::CutReplies(process),
-            _ => FaultKind::Slow(process, between(random, 5..1000) * scale),
+            9 | 14 | 15 => FaultKind::Slow(process, between(random, 5..1000)),
+            16..=18 => FaultKind::Stick(process),
+            19..=22 => FaultKind::Refuse,
+            _ => FaultKind::Noise,
         };
         let lasts = match random.u8(..3) {
             0 => between(random, 1..20),
             1 => between(random, 20..200),
             _ => between(random, 200..2500),
         };
-        let at = between(random, 100..10_000).min(FAULTS_END - lasts);
+        let at = between(random, self.at_ms.clone()).min(FAULTS_END - lasts);
         // A single server needs no decision, and its runs have none.
         let server = if servers == 1 { 0 } else { random.usize(..servers) };
-        Self { at: at * scale, lasts: lasts * scale, server, kind }
+        Fault { at, lasts, server, kind }
     }
 
+    /// Draws some faults at nearly the same time: of all kinds, or of the messages of one process.
+    fn burst(random: &mut Rng, servers: usize) -> Vec<Fault> {
+        let (process, begin) = (random.usize(..PROCESSES), random.u64(300..8000));
+        let (number, at_ms) = (random.usize(1..6), begin..begin + 500);
+        if random.u8(..3) == 0 {
+            let faults = Self { processes: 0..PROCESSES, kinds: 0..24, at_ms };
+            return (0..number).map(|_| faults.draw(random, servers)).collect();
+        }
+        // Several that overlap: a message is late, and what follows it fails.
+        let faults = Self { processes: process..process + 1, kinds: 14..24, at_ms };
+        let draw = |_| Fault { lasts: between(random, 200..1500), ..faults.draw(random, servers) };
+        (0..number).map(draw).collect()
+    }
+}
+
+impl Fault {
     /// Returns a fault of another server at nearly the same time; `None` for a fault of a process, and for half of the others.
     fn at_another(&self, random: &mut Rng, servers: usize) -> Option<Self> {
-        let is_of_server = !matches!(self.kind, FaultKind::Pause(_) | FaultKind::Crash(_));
+        let is_of_server = !matches!(self.kind, FaultKind::Pause(_) | FaultKind::Crash(_) | FaultKind::Noise);
         let at = (self.at + between(random, 0..300)).min(FAULTS_END - self.lasts);
         let server = (self.server + random.usize(1..servers)) % servers;
         (random.bool() && is_of_server).then_some(Self { at, server, ..*self })
+    }
+
+    /// Multiplies all times.
+    fn scale(&mut self, by: u32) {
+        (self.at, self.lasts) = (self.at * by, self.lasts * by);
+        if let FaultKind::Slow(_, delay) = &mut self.kind {
+            *delay *= by;
+        }
+    }
+
+    fn end(&self) -> Duration {
+        self.at + self.lasts
     }
 }

@@ -7,13 +7,13 @@ use std::{
 
 use fastrand::Rng;
 use polylock_core::{
-    simulation::{Connecting, Environment},
+    simulation::{Bug, Connecting, Environment},
     sync::lock,
 };
 
 use super::{
     clock::LocalClock,
-    plan::stream,
+    plan::{Plan, Planted, stream},
     servers::{Life, Servers},
 };
 
@@ -24,14 +24,15 @@ pub struct Surroundings {
     random: Mutex<Rng>,
     servers: Arc<dyn Servers>,
     life: Life,
+    bug: Option<Bug>,
 }
 
 impl Surroundings {
-    /// Returns those of a process in a life, on a machine with `clock`.
+    /// Returns the surroundings of a process of `plan` in a life, on a machine with `clock`.
     #[must_use]
-    pub fn new(clock: LocalClock, seed: u64, life: Life, servers: Arc<dyn Servers>) -> Self {
-        let random = Mutex::new(stream(seed, &[2, life.0 as u64, life.1]));
-        Self { clock, random, servers, life }
+    pub fn new(clock: LocalClock, plan: &Plan, life: Life, servers: Arc<dyn Servers>) -> Self {
+        let random = Mutex::new(stream(plan.seed, &[2, life.0 as u64, life.1]));
+        Self { clock, random, servers, life, bug: plan.planted.and_then(Planted::bug) }
     }
 }
 
@@ -50,5 +51,9 @@ impl Environment for Surroundings {
 
     fn connect(&self, address: &str) -> Connecting {
         self.servers.connect(self.life, address)
+    }
+
+    fn bug(&self) -> Option<Bug> {
+        self.bug
     }
 }

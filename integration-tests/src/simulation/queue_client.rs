@@ -57,11 +57,20 @@ struct Context {
     subscriber: Subscriber,
     capabilities: Capabilities,
     clock: ServerClock,
-    /// The requests with a claim of which a copy may still be delivered, and the expiry of that claim by the server's clock.
-    late_claims: Mutex<RequestTable<i64>>,
+    /// The requests with a claim of which a copy may still be delivered.
+    late_claims: Mutex<RequestTable<LateClaim>>,
     planted: Option<Planted>,
     /// The requests in the queue, for the planted bug.
     queued: Mutex<BTreeSet<RequestId>>,
+}
+
+/// A claim of which a copy may still be delivered.
+#[derive(Debug, Default)]
+struct LateClaim {
+    /// Its expiry by the server's clock.
+    expires_us: i64,
+    /// True if core does not know of the copy: it knows of those of claims without a reply.
+    is_reported: bool,
 }
 
 /// The time limit for a reply about `request`.
@@ -115,7 +124,10 @@ impl QueueClient {
             context.server.clone().call(context.subscriber.link, call(), sender.clone());
             if let Some(Some((clock_us, reply))) = SystemClock.before(by, replies.recv()).await {
                 context.clock.observe(sent, clock_us);
-                return Ok((reply, copies > 1));
+                return match reply {
+                    Reply::Refused => Err(unavailable(operation, "refused")),
+                    reply => Ok((reply, copies > 1)),
+                };
             }
         }
         Err(unavailable(operation, "no reply in time"))
@@ -155,6 +167,7 @@ struct PendingClaim<'a> {
     request: &'a Request,
     expires_us: &'a AtomicI64,
     is_settled: bool,
+    is_answered: bool,
 }
 
 impl Drop for PendingClaim<'_> {
@@ -164,8 +177,9 @@ impl Drop for PendingClaim<'_> {
             let until = now + 2 * (timeout(self.request) + VALIDITY);
             let expires_us = self.expires_us.load(Ordering::Relaxed);
             let mut late_claims = lock(&self.context.late_claims);
-            let late_us = late_claims.update(self.request.id, now, until, || 0);
-            *late_us = expires_us.max(*late_us);
+            let late = late_claims.update(self.request.id, now, until, LateClaim::default);
+            late.expires_us = expires_us.max(late.expires_us);
+            late.is_reported |= self.is_answered;
         }
     }
 }
@@ -195,11 +209,13 @@ impl Backend for QueueClient {
             let expires = context.clock.expiry_us(timeout(request) + VALIDITY).unwrap_or(i64::MAX);
             expires_us.fetch_max(expires, Ordering::Relaxed);
             let (request, subscriber) = (shared.clone(), context.subscriber.clone());
-            Call::Claim { request, subscriber, ticket, expires_us: expires, token }
+            let earliest_us = context.clock.earliest_us().unwrap_or_default();
+            Call::Claim { request, subscriber, ticket, earliest_us, expires_us: expires, token }
         };
-        let mut pending = PendingClaim { context, request, expires_us: &expires_us, is_settled: false };
+        let (is_settled, is_answered, expires_us) = (false, false, &expires_us);
+        let mut pending = PendingClaim { context, request, expires_us, is_settled, is_answered };
         let (reply, may_execute_late) = self.call(Operation::Claim, timeout(request), call).await?;
-        pending.is_settled = !may_execute_late;
+        (pending.is_settled, pending.is_answered) = (!may_execute_late, true);
         drop(pending);
         match reply {
             Reply::Granted(grant) => {
@@ -213,7 +229,8 @@ impl Backend for QueueClient {
                     lock(&context.queued).insert(request.id);
                 }
                 let recheck = left.min(RECHECK).min(request.queue_lease() / 3);
-                let is_late = lock(&context.late_claims).get(&request.id).is_some();
+                let late_claims = lock(&context.late_claims);
+                let is_late = late_claims.get(&request.id).is_some_and(|late| late.is_reported);
                 let is_reported = context.planted != Some(Planted::UnreportedCopy);
                 let position = QueuePosition::new(u32::try_from(ahead).ok(), recheck);
                 Ok(ClaimOutcome::Queued(position.may_be_granted_late(is_late && is_reported)))
@@ -252,7 +269,7 @@ impl Backend for QueueClient {
         let context = &*self.context;
         context.subscriber.wakeups.remove(request.id);
         lock(&context.queued).remove(&request.id);
-        let late_us = lock(&context.late_claims).get(&request.id).copied();
+        let late_us = lock(&context.late_claims).get(&request.id).map(|late| late.expires_us);
         let shared = Arc::new(request.clone());
         let call = || Call::Release(shared.clone(), late_us.unwrap_or(0));
         let (reply, was_repeated) = self.call(Operation::Release, timeout(request), call).await?;

@@ -15,7 +15,7 @@ use polylock_core::{
     wakeups::{Handover, Wakeups},
 };
 
-use super::{plan::Planted, servers::LiveEntry};
+use super::{live_entry::LiveEntry, plan::Planted};
 
 /// The receiver of the notifications for one client.
 #[derive(Debug, Clone)]
@@ -39,6 +39,8 @@ pub enum Call {
         subscriber: Subscriber,
         /// The number by which the receiver knows the waiter.
         ticket: u64,
+        /// The least time that the server's clock shows when the claim is sent, by the client's estimate.
+        earliest_us: i64,
         /// The time from which the claim has no effect.
         expires_us: i64,
         /// The token for the grant, if it was drawn before.
@@ -68,6 +70,8 @@ pub enum Reply {
     },
     /// The claim has expired.
     Expired,
+    /// The server does not execute the call at present.
+    Refused,
     /// The states of the entries.
     Kept(Vec<Kept>),
     /// True if there was an entry.
@@ -95,6 +99,7 @@ impl fmt::Display for Reply {
             Self::Granted(grant) => write!(f, "granted with token {}", grant.token),
             Self::Queued { position, ahead, .. } => write!(f, "queued at {position} behind {ahead}"),
             Self::Expired => f.write_str("expired"),
+            Self::Refused => f.write_str("refused"),
             Self::Kept(states) => write!(f, "{states:?}"),
             Self::Released(true) => f.write_str("released"),
             Self::Released(false) => f.write_str("no entry"),
@@ -232,7 +237,7 @@ impl QueueServer {
     pub fn execute(&self, now: i64, call: Call) -> (Reply, Vec<(Subscriber, Handover)>) {
         let mut state = lock(&self.state);
         let reply = match call {
-            Call::Claim { request, subscriber, ticket, expires_us, token } => {
+            Call::Claim { request, subscriber, ticket, expires_us, token, .. } => {
                 self.claim(&mut state, now, &request, &subscriber, (ticket, expires_us, token))
             }
             Call::KeepAlive(requests) => Reply::Kept(
@@ -386,6 +391,7 @@ impl QueueServer {
                 name: name.clone(),
                 token: entry.token.filter(|_| entry.queue_entry.held),
                 is_free_to_go: !entry.queue_entry.held && !is_blocked(&live, entry.queue_entry),
+                owner: Some(entry.request.owner.as_str().to_owned()),
             };
             live.iter().map(entry).collect::<Vec<_>>()
         });

@@ -16,14 +16,14 @@ use clap::ValueEnum;
 use polylock_core::{Clock, SystemClock, sync::lock};
 
 use super::{
-    check::Violation,
     plan::{Plan, Planted, StoreKind},
+    violation::Violation,
     world::{self, Outcome},
 };
 use crate::chaos::record::{self, Record};
 
 /// The longest search for a planted bug.
-pub const LONGEST_SEARCH: Duration = Duration::from_secs(60);
+pub const LONGEST_SEARCH: Duration = Duration::from_secs(180);
 
 /// The runs of successive seeds, until one of them fails.
 #[derive(Debug)]

@@ -5,26 +5,30 @@ use std::{
     sync::{Arc, Mutex},
 };
 
+use fastrand::Rng;
 use polylock_core::{FencingToken, LockName, RequestId, Store, sync::lock, wakeups::Wakeups};
 
 use super::{
-    check::Violation,
+    clock::WallClock,
+    live_entry::LiveEntry,
     network::{Network, Way},
-    plan::Planted,
+    plan::{Plan, Planted, Style, stream},
     queue_client::{Endpoint, QueueClient, ReplySender},
-    queue_server::{Call, GrantRecord, QueueServer},
-    servers::{Events, Life, LiveEntry, Opening, Servers},
+    queue_server::{Call, GrantRecord, QueueServer, Reply},
+    servers::{Events, Life, Opening, Servers},
     time::Time,
     timeline::Timeline,
+    violation::Violation,
 };
 
-/// The server's clock at the begin of a run, in microseconds.
-const EPOCH_US: i64 = 1_700_000_000_000_000;
+/// The greatest time on the server's clock at the begin of a calm run, in nanoseconds.
+const CLOCK_SPREAD: u64 = 200_000_000_000;
 
 /// The server, and its state.
 #[derive(Debug)]
 pub struct Server {
     time: Arc<Time>,
+    clock: WallClock,
     network: Arc<Network>,
     timeline: Arc<Timeline>,
     locks: QueueServer,
@@ -32,39 +36,46 @@ pub struct Server {
     state: Mutex<State>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
+    random: Rng,
+    /// The time until which some calls are refused.
+    refuses_until: u64,
     is_down: bool,
     is_paused: bool,
     /// The calls that have arrived during a pause.
     arrived: Vec<(usize, Call, ReplySender)>,
     /// The requests for which a release was sent.
     releases: BTreeSet<RequestId>,
+    /// The estimates of the clock that were later than it, with the times.
+    late_estimates: Vec<(u64, String)>,
     /// The waiters of each process in its present life.
     wakeups: BTreeMap<usize, Arc<Wakeups>>,
 }
 
 impl Server {
-    /// Creates a server that is up.
+    /// Creates the server of `plan`, which is up.
     #[must_use]
     pub fn new(
-        time: Arc<Time>,
-        network: Arc<Network>,
-        timeline: Arc<Timeline>,
-        planted: Option<Planted>,
+        plan: &Plan,
+        (time, network, timeline): (Arc<Time>, Arc<Network>, Arc<Timeline>),
     ) -> Arc<Self> {
-        let locks = QueueServer::new(planted);
-        Arc::new(Self { time, network, timeline, locks, planted, state: Mutex::default() })
-    }
-
-    /// Returns the time of the server's clock, in microseconds.
-    fn now_us(&self) -> i64 {
-        EPOCH_US + (self.time.now() / 1000).cast_signed()
-    }
-
-    /// Returns the time of the run at which the server's clock shows `us`.
-    const fn to_run(us: i64) -> u64 {
-        (us - EPOCH_US).cast_unsigned() * 1000
+        let clock = match plan.style {
+            Style::Busy => WallClock::exact(time.clone()),
+            Style::Calm => WallClock::draw_within(time.clone(), &mut stream(plan.seed, &[9]), CLOCK_SPREAD),
+        };
+        let (locks, planted) = (QueueServer::new(plan.planted), plan.planted);
+        let state = State {
+            random: stream(plan.seed, &[8]),
+            refuses_until: 0,
+            is_down: false,
+            is_paused: false,
+            arrived: Vec::new(),
+            releases: BTreeSet::new(),
+            late_estimates: Vec::new(),
+            wakeups: BTreeMap::new(),
+        };
+        Arc::new(Self { time, clock, network, timeline, locks, planted, state: Mutex::new(state) })
     }
 
     fn receive(&self, link: usize, call: Call, sender: ReplySender) {
@@ -75,8 +86,12 @@ impl Server {
         if state.is_paused {
             return state.arrived.push((link, call, sender));
         }
+        if self.time.now() < state.refuses_until && state.random.bool() {
+            let now = self.clock.now_us();
+            return self.network.send(link, Way::Back, move || drop(sender.send((now, Reply::Refused))));
+        }
         drop(state);
-        let now = self.now_us();
+        let now = self.clock.now_us();
         let sent = self.timeline.is_recorded().then(|| call.to_string());
         let (reply, notifications) = self.locks.execute(now, call);
         if let Some(call) = sent {
@@ -97,6 +112,13 @@ impl Endpoint for Server {
         if let Call::Release(request, _) = &call {
             lock(&self.state).releases.insert(request.id);
         }
+        if let Call::Claim { earliest_us, .. } = &call
+            && *earliest_us > self.clock.now_us()
+        {
+            let what =
+                format!("clock: a claim of p{link} counts from a time after that of the server's clock");
+            lock(&self.state).late_estimates.push((self.time.now(), what));
+        }
         let server = self.clone();
         self.network.send(link, Way::There, move || server.receive(link, call, reply));
     }
@@ -110,6 +132,10 @@ impl Servers for Server {
             client.connect().await;
             Store::new(Arc::new(client))
         })
+    }
+
+    fn refuse(&self, _: usize, until: u64) {
+        lock(&self.state).refuses_until = until;
     }
 
     fn pause(&self, _: usize) {
@@ -138,30 +164,35 @@ impl Servers for Server {
     }
 
     fn expires(&self, name: &LockName, token: FencingToken) -> Option<u64> {
-        self.locks.expires(name, token).map(Self::to_run)
+        self.locks.expires(name, token).map(|us| self.clock.to_run(us))
     }
 
     fn live(&self) -> Vec<LiveEntry> {
-        self.locks.live(self.now_us())
+        self.locks.live(self.clock.now_us())
     }
 
     fn violations(&self, events: &Events<'_>) -> Vec<Violation> {
         let (state, mut violations) = (lock(&self.state), Vec::new());
         let mut found = |at, kind, what| violations.push(Violation::new(at, kind, what));
         let grants = self.locks.grants();
-        let was_held = |grant: &&GrantRecord| events.record.had_hold(&grant.request.name, grant.token);
+        let was_held = |GrantRecord { request, token, .. }: &&GrantRecord| {
+            events.record.needs_no_release(&request.name, *token, request.owner.as_str())
+        };
         // A grant may expire before the process receives it, and the request is granted the lock again.
         let held: BTreeSet<_> = grants.iter().filter(was_held).map(|grant| grant.request.id).collect();
         for GrantRecord { request, process: (number, life), token, at } in &grants {
             let is_alive = events.lives[*number] == *life;
             if is_alive && !held.contains(&request.id) && !state.releases.contains(&request.id) {
                 let what = format!("orphan: no client has token {token} of {}, or releases it", request.name);
-                found(Self::to_run(*at), "orphan", what);
+                found(self.clock.to_run(*at), "orphan", what);
             }
         }
         for (at, name) in self.locks.late() {
             let what = format!("a claim of {name} after its release has an effect");
-            found(Self::to_run(at), "late claim", what);
+            found(self.clock.to_run(at), "late claim", what);
+        }
+        for (at, what) in &state.late_estimates {
+            found(*at, "clock", what.clone());
         }
         for (process, wakeups) in &state.wakeups {
             if !wakeups.is_empty() {

@@ -4,24 +4,13 @@ use std::{fmt, io, pin::Pin, sync::Arc};
 
 use polylock_core::{FencingToken, LockName, Store, simulation::Connecting};
 
-use super::{check::Violation, record::Record};
+use super::{live_entry::LiveEntry, record::Record, violation::Violation};
 
 /// A process in one of its lives: its number, and the number of its restarts.
 pub type Life = (usize, u64);
 
 /// A future that opens the store.
 pub type Opening = Pin<Box<dyn Future<Output = Store> + Send>>;
-
-/// A live entry at the servers.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct LiveEntry {
-    /// The lock.
-    pub name: LockName,
-    /// The token of a hold; `None` for a request that waits.
-    pub token: Option<u64>,
-    /// True for a request that could hold the lock.
-    pub is_free_to_go: bool,
-}
 
 /// The events of a run outside of the servers.
 #[derive(Debug)]
@@ -33,10 +22,11 @@ pub struct Events<'a> {
 }
 
 impl Events<'_> {
-    /// Returns the process of this owner, `p<process>.<life>`, if it is in that life.
+    /// Returns the process of this owner, `p<process>.<life>/...`, if it is in that life.
     #[must_use]
     pub fn living(&self, owner: &str) -> Option<usize> {
-        let (process, life) = owner.strip_prefix('p')?.split_once('.')?;
+        let (process, _) = owner.split_once('/')?;
+        let (process, life) = process.strip_prefix('p')?.split_once('.')?;
         let (process, life): (usize, u64) = (process.parse().ok()?, life.parse().ok()?);
         (self.lives.get(process) == Some(&life)).then_some(process)
     }
@@ -55,6 +45,13 @@ pub trait Servers: fmt::Debug + Send + Sync {
 
     /// Ends the connections of a process that has crashed.
     fn end_process(&self, _process: usize) {}
+
+    /// Stops the connections that a process has to a server: what is sent on some of them arrives after `until`, and on the others not at
+    /// all. By default there are none.
+    fn stick(&self, _process: usize, _server: usize, _until: u64) {}
+
+    /// Makes a server refuse some calls until `until`. By default it refuses none.
+    fn refuse(&self, _server: usize, _until: u64) {}
 
     /// Stops a server.
     fn pause(&self, server: usize);

@@ -112,11 +112,19 @@ impl Wires {
 
     /// Ends the connections of a process that has crashed.
     pub fn end_process(&self, process: usize) {
-        let connections: Vec<_> = lock(&self.connections).iter().filter_map(Weak::upgrade).collect();
-        connections
-            .iter()
-            .filter(|connection| connection.process.0 == process)
-            .for_each(Connection::end_process);
+        self.of_process(process).iter().for_each(Connection::end_process);
+    }
+
+    /// Stops the connections that a process has to a server: some are late until `until`, the others deliver nothing more.
+    pub fn stick(&self, process: usize, server: usize, until: u64) {
+        let connections = self.of_process(process);
+        let link = server * PROCESSES + process;
+        connections.iter().filter(|it| it.link == link).for_each(|connection| connection.stick(until));
+    }
+
+    fn of_process(&self, process: usize) -> Vec<Arc<Connection>> {
+        let connections = lock(&self.connections);
+        connections.iter().filter_map(Weak::upgrade).filter(|it| it.process.0 == process).collect()
     }
 
     /// Returns true if a process has tried to connect to a server in this time.
@@ -140,6 +148,8 @@ struct State {
     has_ended: bool,
     /// True if the process has closed it or has crashed.
     is_closed: bool,
+    /// What is sent before this time arrives after it.
+    stuck_until: u64,
     received: VecDeque<u8>,
     reader: Option<Waker>,
 }
@@ -184,6 +194,7 @@ impl Connection {
             is_open: false,
             has_ended: false,
             is_closed: false,
+            stuck_until: 0,
             received: VecDeque::new(),
             reader: None,
         };
@@ -195,6 +206,7 @@ impl Connection {
     /// Sends a segment: to the server or back.
     pub fn send(self: &Arc<Self>, way: Way, segment: Segment) {
         let mut state = self.lock();
+        let stuck_until = state.stuck_until;
         let line = &mut state.ways[way as usize];
         if line.is_broken {
             return;
@@ -203,12 +215,22 @@ impl Connection {
         let time = &self.wires.time;
         let arrival = self.wires.network.arrival(self.link, way);
         if let Some(at) = arrival.filter(|at| at.saturating_sub(time.now()) <= self.wires.longest_delay) {
-            line.last = at.max(line.last + 1);
+            line.last = at.max(line.last + 1).max(stuck_until);
             return time.at(line.last, move || connection.arrive(way, segment));
         }
         line.is_broken = true;
         let noticed = nanos(between(&mut state.random, 0..LONGEST_BROKEN_MS));
         time.at(time.now() + noticed, move || connection.break_up());
+    }
+
+    /// Stops the connection: what is sent from now on arrives after `until`, or does not arrive.
+    fn stick(&self, until: u64) {
+        let mut state = self.lock();
+        if state.random.u8(..3) > 0 {
+            state.stuck_until = until;
+        } else {
+            state.ways.iter_mut().for_each(|line| line.is_broken = true);
+        }
     }
 
     fn arrive(self: &Arc<Self>, way: Way, segment: Segment) {

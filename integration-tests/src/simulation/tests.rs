@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 
 use super::{
-    plan::{Plan, Planted, StoreKind},
+    plan::{Plan, Planted, StoreKind, Style},
     search::{self, LONGEST_SEARCH, Limits, Search},
     timeline, world,
 };
@@ -75,7 +75,7 @@ fn zookeeper_breaks_no_promise() {
     is_sound(StoreKind::Zookeeper);
 }
 
-/// The seeds that have found bugs. Queue: a try that was taken over and then refused was not released. MySQL: of the waiters of a process, one
+/// The seeds of busy runs that have found bugs. Queue: a try that was taken over and then refused was not released. MySQL: of the waiters of a process, one
 /// checked the lock that was not the first in the store. Redis: a withdrawal was given up before the entry of a late claim had expired; the
 /// second one is a mistake of the checker: a lease that a late renewal had begun counted as a leak. ZooKeeper: a read renewed a hold, a lease
 /// counted from a packet that the leader did not know of, and a claim that took longer than its queue lease deleted its node again and
@@ -110,7 +110,7 @@ fn slots_break_no_promise() {
 #[test]
 fn the_seeds_that_have_found_bugs_are_sound() {
     for (store, seed) in FOUND {
-        let outcome = world::run(&Plan::draw(store, seed, None), false).unwrap();
+        let outcome = world::run(&Plan::draw_in(Style::Busy, store, seed, None), false).unwrap();
         assert!(outcome.violations.is_empty(), "{store:?}, seed {seed}: {:#?}", outcome.violations);
     }
 }
@@ -146,6 +146,15 @@ find! {
     finds_early_handovers: EarlyHandover,
     finds_unreported_copies: UnreportedCopy,
     finds_lost_notifications: LostNotification,
+    finds_unpromoted_waiters: CoreUnpromotedWaiter,
+    finds_late_clocks: CoreLateClock,
+    finds_clocks_without_drift: CoreDriftlessClock,
+    finds_uncounted_attempts_of_releases: CoreUncountedAttempt,
+    finds_forgotten_break_notices: CoreForgottenNotice,
+    finds_unreleased_grants: CoreUnreleasedGrant,
+    finds_unreleased_tries: CoreUnreleasedTry,
+    finds_late_renewals: CoreLateRenewal,
+    finds_releases_that_are_not_repeated: CoreUnrepeatedRelease,
     finds_late_claims_of_mysql: MysqlLateClaim,
     finds_releases_of_other_requests_of_mysql: MysqlForeignRelease,
     finds_unchecked_handovers_of_mysql: MysqlUncheckedHandover,
@@ -162,6 +171,7 @@ find! {
     finds_early_tokens_of_redis: RedisEarlyToken,
     finds_lost_state_of_redis: RedisLostState,
     finds_lost_notifications_of_redis: RedisLostNotification,
+    finds_forgotten_claims_of_redis: RedisForgottenClaim,
     finds_withdrawals_of_live_votes: RedlockLiveVote,
     finds_servers_that_vote_without_delay: RedlockNoDelay,
     finds_unmarked_votes: RedlockUnmarkedVote,

@@ -1,7 +1,6 @@
 //! A run of a plan: servers, a network, and processes with the real core, on one thread in virtual time.
 
 use std::{
-    collections::BTreeMap,
     future::poll_fn,
     io,
     sync::{Arc, Mutex},
@@ -18,40 +17,29 @@ use tokio::{
 
 use super::{
     azure::AzureServers,
-    check::{self, Violation},
+    check,
     clock::LocalClock,
+    live_entry::LiveEntry,
     mysql::MySqlServers,
     network::{Late, Network, Way, nanos},
-    plan::{FAULTS_END, Fault, FaultKind, PROCESSES, Plan, RUN_END, StoreKind, WORK_END, stream},
+    plan::{
+        FAULTS_END, Fault, FaultKind, PROCESSES, Plan, RUN_END, SETTLED, StoreKind, Style, WORK_END, stream,
+    },
     process::Surroundings,
+    quiet::Quiet,
     record::Record,
     redis::RedisServers,
     server::Server,
-    servers::{Events, LiveEntry, Servers},
+    servers::{Events, Servers},
     time::{MS, Time},
     timeline::{Line, Timeline},
-    workload::{Client, SLOT},
+    violation::Violation,
+    workload::Client,
     zookeeper::{self, ZookeeperServers},
 };
 
 /// The time after a deadline within which a running process reports the loss.
 const TOLERANCE: Duration = Duration::from_millis(1);
-
-/// The time after the last fault in which the leases of former holders expire and late messages arrive.
-const SETTLED: Duration = Duration::from_secs(15);
-
-/// The longest time for which a lock may stay free although a request waits: a recheck, and the time limits of lost messages before.
-const LONGEST_FREE: Duration = Duration::from_secs(2);
-
-/// The same for a store without notifications: a poll, and the time for which a process leaves the lock to others.
-const LONGEST_FREE_POLLED: Duration = Duration::from_millis(2500);
-
-/// The longest time between a grant at the server and the begin of its section, and between the end of a section and its release.
-const LONGEST_UNKNOWN: Duration = Duration::from_millis(800);
-
-/// The same in a store that notifies the waiter, for a link without delay and in round trips: less than the time between two rechecks of
-/// most waiters, so that a lost notification is found.
-const LONGEST_UNNOTICED: (Duration, u32) = (Duration::from_millis(100), 5);
 
 /// The longest time for which work goes on in the background after a release.
 const LONGEST_BACKGROUND: Duration = Duration::from_millis(300);
@@ -149,7 +137,12 @@ impl Node {
 impl World {
     fn new(plan: &Plan, time: Arc<Time>, is_recorded: bool) -> Arc<Self> {
         let noisy_until = if plan.is_noisy { nanos(plan.time(FAULTS_END)) } else { 0 };
-        let latencies = if plan.servers == 1 { [1, 5, 50] } else { [1, 5, 20] };
+        let latencies = match plan.style {
+            _ if plan.servers > 1 => [1, 5, 20],
+            Style::Busy => [1, 5, 50],
+            // Nearly all replies arrive before an operation is taken over from its caller.
+            Style::Calm => [1, 8, 40],
+        };
         let late = match plan.store {
             // Many requests that arrive after their time limit, when their release has overtaken them.
             StoreKind::Azure => Late { per_mille: 25, ms: 2000..9500 },
@@ -162,7 +155,7 @@ impl World {
         let timeline = Timeline::new(time.clone(), is_recorded);
         let parts = (time.clone(), network.clone(), timeline.clone());
         let servers: Arc<dyn Servers> = match plan.store {
-            StoreKind::Queue => Server::new(parts.0, parts.1, parts.2, plan.planted),
+            StoreKind::Queue => Server::new(plan, parts),
             StoreKind::Mysql => MySqlServers::new(plan, parts),
             StoreKind::Redis | StoreKind::Redlock => RedisServers::new(plan, parts),
             StoreKind::Zookeeper => ZookeeperServers::new(plan, parts),
@@ -190,13 +183,12 @@ impl World {
     /// Starts process `number` in its life `life`.
     fn start(&self, number: usize, life: u64) -> Node {
         let clock = self.machines[number].clone();
-        let surroundings =
-            Surroundings::new(clock.clone(), self.plan.seed, (number, life), self.servers.clone());
+        let surroundings = Surroundings::new(clock.clone(), &self.plan, (number, life), self.servers.clone());
         let process = Process::new(Handle::current(), Box::new(surroundings));
         let clients: Vec<_> =
             self.plan.clients.iter().filter(|client| client.process == number).copied().collect();
-        let (seed, kind, has_slots) = (self.plan.seed, self.plan.store, self.plan.has_slots());
-        let ttl_ms = match kind {
+        let (plan, seed) = (self.plan.clone(), self.plan.seed);
+        let ttl_ms = match plan.store {
             StoreKind::Queue | StoreKind::Mysql | StoreKind::Redis => 200..2000,
             StoreKind::Redlock => 400..2000,
             StoreKind::Zookeeper => 200..nanos(zookeeper::longest_lease(seed)) / MS,
@@ -212,11 +204,11 @@ impl World {
                 .into_iter()
                 .map(|client| Client {
                     name: format!("p{number}.{life}/c{}", client.number),
+                    process: number,
+                    attempts: 0,
                     locks: locks.clone(),
                     servers: servers.clone(),
-                    store: kind,
-                    has_modes: !matches!(kind, StoreKind::Redlock | StoreKind::Azure),
-                    has_slots,
+                    plan: plan.clone(),
                     ttl_ms: ttl_ms.clone(),
                     clock: clock.clone(),
                     time: time.clone(),
@@ -266,6 +258,9 @@ impl World {
             FaultKind::CutRequests(number) => self.network.cut(link(number), Way::There, until),
             FaultKind::CutReplies(number) => self.network.cut(link(number), Way::Back, until),
             FaultKind::Slow(number, by) => self.network.slow(link(number), by, until),
+            FaultKind::Stick(number) => self.servers.stick(number, fault.server, until),
+            FaultKind::Noise => self.network.make_noise(until),
+            FaultKind::Refuse => self.servers.refuse(fault.server, until),
         }
     }
 
@@ -289,7 +284,12 @@ impl World {
             FaultKind::PauseServer => self.servers.resume(fault.server),
             FaultKind::RestartServer => self.servers.restart(fault.server),
             FaultKind::CutServer => self.servers.heal(fault.server),
-            FaultKind::CutRequests(_) | FaultKind::CutReplies(_) | FaultKind::Slow(..) => {}
+            FaultKind::CutRequests(_)
+            | FaultKind::CutReplies(_)
+            | FaultKind::Slow(..)
+            | FaultKind::Stick(_)
+            | FaultKind::Noise
+            | FaultKind::Refuse => {}
         }
     }
 
@@ -306,14 +306,23 @@ impl World {
     }
 
     async fn run(self: Arc<Self>) -> Outcome {
-        self.time.sleep_until(nanos(self.plan.time(SETTLED))).await;
-        let mut violations = Vec::new();
-        let mut since = BTreeMap::new();
-        while self.time.now() < nanos(self.plan.time(RUN_END))
-            && !lock(&self.nodes).iter().all(|node| node.work.is_finished())
-        {
+        let (mut violations, mut quiet) = (Vec::new(), Quiet::default());
+        let (settled, end) = (self.plan.late_time(SETTLED), self.plan.late_time(RUN_END));
+        if self.plan.style == Style::Busy {
+            // There is no quiet before.
+            self.time.sleep_until(nanos(settled)).await;
+        }
+        while self.time.now() < nanos(end) && !lock(&self.nodes).iter().all(|node| node.work.is_finished()) {
             self.time.sleep_until(self.time.now() + 100 * MS).await;
-            self.watch(&mut since, &mut violations);
+            let (live, lives, record) = (self.servers.live(), self.lives(), lock(&self.record));
+            let events = Events { record: &record, lives: &lives };
+            violations.extend(quiet.look(
+                self.time.now(),
+                &self.plan,
+                self.network.round_trip(),
+                &live,
+                &events,
+            ));
         }
         // With several servers, a release ends with a majority of the replies, and notifies the others in the background. A release without a
         // reply is given up at the deadline of its hold; the lease may have begun later than that of the client, by the delay of a renewal.
@@ -335,52 +344,9 @@ impl World {
         number.map(|number| lock(&self.nodes)[number].stopped.clone()).unwrap_or_default()
     }
 
-    /// Finds states of the store that last for too long: a lock that is free although a request waits, and a hold that no client has.
-    fn watch(&self, since: &mut BTreeMap<String, u64>, violations: &mut Vec<Violation>) {
-        let now = self.time.now();
-        let live = self.servers.live();
-        let mut bad: BTreeMap<String, (&'static str, Duration)> = live
-            .iter()
-            .filter_map(|LiveEntry { name, token, is_free_to_go }| match token {
-                Some(token) if !lock(&self.record).has_hold(name, *token) => {
-                    let what = format!("orphan: no client has the hold of {name} with token {token}");
-                    Some((what, ("orphan", self.longest_unknown())))
-                }
-                None if *is_free_to_go => {
-                    let what = format!("lost wake-up: {name} is free, and a request waits");
-                    Some((what, ("lost wake-up", LONGEST_FREE)))
-                }
-                _ => None,
-            })
-            .collect();
-        if self.plan.store == StoreKind::Azure {
-            // The service does not know the waiters.
-            for (client, lock, _) in &lock(&self.record).waiting {
-                if *lock != SLOT && live.iter().all(|entry| entry.name.as_str() != *lock) {
-                    let what = format!("lost wake-up: {lock} is free, and {client} waits");
-                    bad.insert(what, ("lost wake-up", LONGEST_FREE_POLLED));
-                }
-            }
-        }
-        since.retain(|what, _| bad.contains_key(what));
-        for (what, (kind, longest)) in bad {
-            let since = since.entry(what.clone()).or_insert(now);
-            if now.saturating_sub(*since) > nanos(longest) {
-                violations.push(Violation::new(*since, kind, what));
-                // It is reported once.
-                *since = u64::MAX;
-            }
-        }
-    }
-
-    /// Returns the longest time between a grant at the server and the begin of its section.
-    fn longest_unknown(&self) -> Duration {
-        match self.plan.store {
-            StoreKind::Queue | StoreKind::Redis | StoreKind::Zookeeper => {
-                LONGEST_UNNOTICED.0 + LONGEST_UNNOTICED.1 * self.network.round_trip()
-            }
-            StoreKind::Mysql | StoreKind::Redlock | StoreKind::Azure => LONGEST_UNKNOWN,
-        }
+    /// Returns the present life of each process.
+    fn lives(&self) -> Vec<u64> {
+        lock(&self.nodes).iter().map(|node| node.life).collect()
     }
 
     /// Checks that nothing is left: no request that waits, no entry in the store, no work in the background.
@@ -404,20 +370,20 @@ impl World {
                 "code ran without end at one time".to_owned(),
             ));
         }
-        for (at, what) in lock(&self.record).overlong.drain(..) {
-            violations.push(Violation::new(at, "deadline", what));
+        {
+            let (mut record, lives) = (lock(&self.record), self.lives());
+            violations.extend(record.seen.drain(..).map(|(at, kind, what)| Violation::new(at, kind, what)));
+            violations.extend(check::records(&record, &self.plan, &self.network));
+            violations.extend(self.servers.violations(&Events { record: &record, lives: &lives }));
+            // A lease that was left to expire may not have ended yet.
+            let is_left = |entry: &LiveEntry| record.unused(entry).is_none_or(|(_, keeps)| keeps.is_zero());
+            for entry in self.servers.live().into_iter().filter(is_left) {
+                let what = if entry.token.is_some() { "hold" } else { "queue entry" };
+                let what = format!("leak: the server has a {what} of {}", entry.name);
+                violations.push(Violation::new(now, "leak", what));
+            }
         }
-        let lives: Vec<u64> = lock(&self.nodes).iter().map(|node| node.life).collect();
-        let found_by_servers = {
-            let record = lock(&self.record);
-            self.servers.violations(&Events { record: &record, lives: &lives })
-        };
-        violations.extend(found_by_servers);
         let mut found = |kind, what: String| violations.push(Violation::new(now, kind, what));
-        for entry in self.servers.live() {
-            let what = if entry.token.is_some() { "hold" } else { "queue entry" };
-            found("leak", format!("leak: the server has a {what} of {}", entry.name));
-        }
         let works: Vec<_> = {
             let nodes = &mut *lock(&self.nodes);
             nodes

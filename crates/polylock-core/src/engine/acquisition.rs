@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{
     ClaimOutcome, Error, Grant, Moment, NotAcquired, Operation, Order, Progress, QueuePosition, Request,
-    Result, Wake, deadline,
+    Result, Wake, bug::Bug, deadline, process::has_bug,
 };
 
 /// The time limit for the store's first reply, even if the caller would wait less: a wait of 5 ms limits the time in the queue, and
@@ -132,7 +132,7 @@ impl<'a> Acquisition<'a> {
         if !ordered && self.request.queues {
             self.wait_until_first().await?;
         }
-        let is_first_unknown = matches!(self.first, FirstClaim::Unknown);
+        let is_first_unknown = matches!(self.first, FirstClaim::Unknown) && !has_bug(Bug::UnreleasedTry);
         let mut backoff = Backoff::up_to(LONGEST_PAUSE.min(self.request.queue_lease() / 4));
         let mut failing: Option<Error> = None;
         loop {

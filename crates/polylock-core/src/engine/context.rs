@@ -23,10 +23,13 @@ use crate::{
     Clock, Error, Fault, FencingToken, HoldLifetime, KeepAlive, Label, LockName, LostReason, Moment,
     Operation, Options, OwnerId, Release, Request, Result, Store, SystemClock, Unavailable,
     backend::Backend,
+    bug::Bug,
     deadlock::Look,
     io::{self, Io, Started},
     metrics::{Measured, Metrics},
-    observer, process, time_limit,
+    observer,
+    process::{self, has_bug},
+    time_limit,
 };
 
 /// The longest pause before a release is repeated, before the jitter: after a failed release, a lock is free at most a second after the store
@@ -296,7 +299,8 @@ impl StoreContext {
                 Err(error) => error,
             };
             let again = self.now() + backoff.next();
-            if !error.is_temporary() || again >= until {
+            let gives_up = operation == Operation::Release && has_bug(Bug::UnrepeatedRelease);
+            if !error.is_temporary() || again >= until || gives_up {
                 tracing::warn!(
                     lock.name = %request.name, %operation, error = &error as &dyn std::error::Error,
                     "not acknowledged: the lock is free when its lease has expired",

@@ -311,7 +311,7 @@ impl Hold {
         tracing::debug!(parent: self.span_id(), lock.name = %self.request.name, "left to expire");
     }
 
-    /// Releases a hold that its holder has ended, and retries until `until`. `attempts` have been made before.
+    /// Releases a hold that its holder has ended, and retries for a whole lease at least. `attempts` have been made before.
     pub(crate) async fn release(
         self: Arc<Self>,
         until: Moment,
@@ -319,6 +319,8 @@ impl Hold {
         attempts: u32,
         under_way: WorkGuard,
     ) -> Result<()> {
+        // A renewal without a reply may have been carried out: then the lease ends after its deadline here.
+        let until = until.max(self.context.now() + self.request.ttl);
         let reply = self.context.release_until(&self.last_request(), until, attempts).await;
         self.released(reply, via, under_way)
     }

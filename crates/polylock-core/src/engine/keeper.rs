@@ -23,8 +23,11 @@ use tokio::sync::Notify;
 
 use super::{context::StoreContext, gauges::Gauge, hold::Hold, phase::Phase};
 use crate::{
-    KeepAlive, LockName, LostReason, Mode, Moment, Operation, OwnerId, Request, RequestId, Result, io,
-    process, sync::lock,
+    KeepAlive, LockName, LostReason, Mode, Moment, Operation, OwnerId, Request, RequestId, Result,
+    bug::Bug,
+    io,
+    process::{self, has_bug},
+    sync::lock,
 };
 use due::Due;
 use state::{Kept, QueueLease, State, Waiter};
@@ -165,7 +168,9 @@ impl Keeper {
     pub(super) fn check(self: &Arc<Self>, name: &LockName) {
         let now = self.context.now();
         let mut state = self.lock();
-        state.notices.push((name.clone(), now + NOTICES_KEPT));
+        if !has_bug(Bug::ForgottenNotice) {
+            state.notices.push((name.clone(), now + NOTICES_KEPT));
+        }
         let State { holds, timers, .. } = &mut *state;
         for kept in holds.values_mut().filter(|kept| kept.hold.name() == name) {
             kept.renew_at = now;
@@ -274,6 +279,9 @@ fn after_loss(context: &Arc<StoreContext>, kept: Kept) {
     }
     if is_lost && hold.is_known_elsewhere() {
         // It may have been renewed elsewhere: by the client of this server, or with its handle.
+        return;
+    }
+    if !is_lost && has_bug(Bug::UnreleasedGrant) {
         return;
     }
     let under_way = context.pending.begin();

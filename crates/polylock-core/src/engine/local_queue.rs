@@ -13,7 +13,7 @@ use std::{
 
 use tokio::sync::Notify;
 
-use crate::{LockName, sync::lock};
+use crate::{LockName, bug::Bug, process::has_bug, sync::lock};
 
 /// The queues of all locks with waiters in this process.
 #[derive(Debug, Default)]
@@ -132,7 +132,9 @@ impl Drop for LocalPosition {
         let mut queues = self.queues.lock();
         let Some(queue) = queues.get_mut(&self.name) else { return };
         queue.waiters.remove(&self.place);
-        queue.promote_first();
+        if !has_bug(Bug::UnpromotedWaiter) {
+            queue.promote_first();
+        }
         if queue.waiters.is_empty() {
             queues.remove(&self.name);
         }

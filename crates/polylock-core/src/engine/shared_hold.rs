@@ -22,8 +22,12 @@ use super::{
     pending::{AT_EXIT, WorkGuard},
 };
 use crate::{
-    Backend, Error, Grant, Inspect, LockName, Moment, Operation, OwnerId, Request, Result, io, process,
-    sync::lock, time_limit,
+    Backend, Error, Grant, Inspect, LockName, Moment, Operation, OwnerId, Request, Result,
+    bug::Bug,
+    io,
+    process::{self, has_bug},
+    sync::lock,
+    time_limit,
 };
 
 /// The handle of the users: the drop of the last `Locks`, `Lock` and `Guard` waits a moment for their releases.
@@ -289,7 +293,8 @@ impl Releasing {
         let (sender, outcome) = oneshot::channel();
         let continue_on_thread = |(releasing, reply): (Self, oneshot::Sender<_>)| {
             let context = releasing.hold.context.clone();
-            let releasing = releasing.until_released(1).map(|outcome| drop(reply.send(outcome)));
+            let attempts = u32::from(!has_bug(Bug::UncountedAttempt));
+            let releasing = releasing.until_released(attempts).map(|outcome| drop(reply.send(outcome)));
             // An error means that there is no thread. The caller then receives an error instead of a reply.
             context.spawn(Operation::Release, releasing).ok();
         };

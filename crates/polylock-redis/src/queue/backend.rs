@@ -10,6 +10,8 @@ use std::{
 };
 
 use async_trait::async_trait;
+#[cfg(feature = "simulation")]
+use polylock_core::simulation;
 use polylock_core::{
     Backend, BreakNotice, Capabilities, ClaimOutcome, Clock, FencingToken, Grant, HoldTerms, KeepAlive,
     LockName, LostReason, Mode, Operation, Park, PerRuntime, QueuePosition, RaiseToken, Release, Request,
@@ -369,6 +371,10 @@ impl Backend for RedisBackend {
     async fn release(&self, request: &Request) -> Result<Release> {
         self.context.wakeups.remove(request.id);
         let late_us = self.late_claims().get(&request.id).copied();
+        #[cfg(feature = "simulation")]
+        if simulation::has_bug(simulation::Bug::ForgottenClaim) {
+            self.late_claims().remove(&request.id);
+        }
         let (id, timeout) = (request.id.to_bytes(), self.timeout(request));
         let invoke = |late_for: u64, expiry: i64| {
             let mut call = self.context.scripts.call(&self.context.scripts.release, &request.name);

@@ -19,12 +19,18 @@ const BEGIN: &str = "
 The real core, with the model of a store with queues or the real code of a store, runs in virtual time on one machine: servers, processes and messages
 are stopped, late and lost as the seed says, and each process and server has a clock of its own. A seed reproduces its run.
 
+Every second run is *busy*: leases are short, and faults happen at any time. The others are *calm*: faults come in bursts, and between them it is quiet.
+Clients use leases of up to ten seconds, set the shortest and the longest time of a hold, leave futures unpolled, and break locks; connections get stuck, and
+servers refuse calls. Each attempt has an owner of its own, so the checker knows who uses an entry in the store. From 1.5 s after the last fault on, an
+entry that nobody uses must be gone within a second (ZooKeeper: when its session has ended), a lock must not stay free while a request waits, and a hold must not
+be lost.
+
 | store | runs | hours | sections | faults | violations | last run | commit |
 |---|---|---|---|---|---|---|---|
 ";
 
 const PLANTED: &str = "
-Planted bugs, searched for from random seeds for a minute at most, in a debug build:
+Planted bugs, searched for from random seeds, in a debug build:
 
 | bug | store | found in searches | time until it was found |
 |---|---|---|---|

@@ -20,6 +20,9 @@ const SECOND: i64 = 1_000_000;
 /// The metadata with the token of a grant.
 const TOKEN: &str = "polylockfence";
 
+/// The metadata with the owner of a grant.
+const OWNER: &str = "polylockowner";
+
 /// The blobs of a container.
 #[derive(Debug)]
 pub struct Blobs {
@@ -72,6 +75,8 @@ pub struct Grant {
     pub ends_us: i64,
     /// The token that was written under it.
     pub token: Option<u64>,
+    /// The owner that was written with the token.
+    pub owner: Option<String>,
     /// True if it was broken. Then its request waits for its end, or releases it.
     pub is_broken: bool,
 }
@@ -276,6 +281,7 @@ impl Blobs {
                             at_us: now,
                             ends_us,
                             token: None,
+                            owner: None,
                             is_broken: false,
                         });
                     }
@@ -338,7 +344,9 @@ impl Blobs {
         let blob = self.blobs.get_mut(name).ok_or(NO_BLOB)?;
         let metadata = request.metadata();
         if let (Some(lease), Some(token)) = (&blob.lease, metadata.get(TOKEN)) {
-            self.grants[lease.grant].token = token.parse().ok();
+            let owner = metadata.get(OWNER).map(|owner| owner.replace("%2E", ".").replace("%2F", "/"));
+            let grant = &mut self.grants[lease.grant];
+            (grant.token, grant.owner) = (token.parse().ok(), owner);
         }
         if !is_lost {
             (blob.metadata, blob.modified_us) = (metadata, modified_us);
@@ -412,12 +420,12 @@ impl Blobs {
         }
     }
 
-    /// Returns the leases that keep others out: the blob, the end, and the token that was written under it.
-    pub fn live(&self) -> impl Iterator<Item = (&str, i64, Option<u64>)> {
+    /// Returns the leases that keep others out: the blob, the end, and the acquisition.
+    pub fn live(&self) -> impl Iterator<Item = (&str, i64, &Grant)> {
         let leased = self.blobs.iter().filter(|(_, blob)| blob.is_leased(self.now_us));
         leased.filter_map(|(name, blob)| {
             let lease = blob.lease.as_ref()?;
-            Some((name.as_str(), lease.ends_us, self.grants[lease.grant].token))
+            Some((name.as_str(), lease.ends_us, &self.grants[lease.grant]))
         })
     }
 }

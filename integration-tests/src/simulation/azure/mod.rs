@@ -16,14 +16,16 @@ use polylock_core::{Clock, FencingToken, LockName, SystemClock, simulation::Conn
 
 use self::{blobs::Grant, service::Service};
 use super::{
-    check::Violation,
+    check,
     clock::WallClock,
+    live_entry::LiveEntry,
     network::{Network, nanos},
-    plan::{FAULTS_END, Plan, stream},
-    servers::{Events, Life, LiveEntry, Opening, Servers},
+    plan::{Plan, stream},
+    servers::{Events, Life, Opening, Servers},
     socket::Wires,
     time::Time,
     timeline::Timeline,
+    violation::Violation,
 };
 
 /// The path of the locks' blobs in the container.
@@ -94,6 +96,10 @@ impl Servers for AzureServers {
         self.wires.end_process(process);
     }
 
+    fn stick(&self, process: usize, server: usize, until: u64) {
+        self.wires.stick(process, server, until);
+    }
+
     fn pause(&self, _: usize) {
         self.service.pause();
     }
@@ -112,25 +118,31 @@ impl Servers for AzureServers {
 
     fn expires(&self, name: &LockName, token: FencingToken) -> Option<u64> {
         let ends_us = self.service.inspect(|blobs| {
-            let is_it = |blob: &str, of| lock_of(blob).as_ref() == Some(name) && of == Some(token.get());
-            blobs.live().find(|(blob, _, of)| is_it(blob, *of)).map(|(_, ends_us, _)| ends_us)
+            let is_it = |blob: &str, grant: &Grant| {
+                lock_of(blob).as_ref() == Some(name) && grant.token == Some(token.get())
+            };
+            blobs.live().find(|(blob, _, grant)| is_it(blob, grant)).map(|(_, ends_us, _)| ends_us)
         });
         ends_us.map(|ends_us| self.service.clock.to_run(ends_us))
     }
 
     fn live(&self) -> Vec<LiveEntry> {
-        // A lease without a token is one of token 0, which no client has.
         self.service.inspect(|blobs| {
-            let leased =
-                blobs.live().filter_map(|(blob, _, token)| Some((lock_of(blob)?, token.unwrap_or(0))));
-            leased.map(|(name, token)| LiveEntry { name, token: Some(token), is_free_to_go: false }).collect()
+            let entry = |(blob, _, grant): (&str, i64, &Grant)| {
+                // A lease without a token is one of token 0, which no client has.
+                let (token, owner) = (Some(grant.token.unwrap_or(0)), grant.owner.clone());
+                Some(LiveEntry { name: lock_of(blob)?, token, is_free_to_go: false, owner })
+            };
+            blobs.live().filter_map(entry).collect()
         })
     }
 
     fn violations(&self, events: &Events<'_>) -> Vec<Violation> {
         let grants = self.service.inspect(|blobs| blobs.grants.clone());
         let orphans = grants.iter().filter_map(|grant| self.orphan(grant, events));
-        orphans.chain(self.unnoticed_breaks(events)).collect()
+        let breaks =
+            check::unnoticed_breaks(&self.plan, events, LONGEST_AFTERMATH, |_| Some(LONGEST_UNNOTICED));
+        orphans.chain(breaks).collect()
     }
 }
 
@@ -151,23 +163,6 @@ impl AzureServers {
             let what = format!("orphan: no client has the lease of {name} of p{process}, or releases it");
             Violation::new(at, "orphan", what)
         })
-    }
-
-    /// Returns the holds that were broken, and went on although nothing prevented their holders from noticing.
-    fn unnoticed_breaks(&self, events: &Events<'_>) -> Vec<Violation> {
-        let unnoticed = events.record.broken.iter().filter_map(|(name, token, at)| {
-            let section = events.record.section(name, *token)?;
-            let process = section.client[1..].split('.').next()?.parse::<usize>().ok()?;
-            let broken = Duration::from_nanos(*at);
-            let (since, until) = (broken.saturating_sub(LONGEST_AFTERMATH), broken + LONGEST_UNNOTICED);
-            let is_disturbed = self.plan.is_disturbed(process, (since, until))
-                || self.plan.is_noisy && since < self.plan.time(FAULTS_END);
-            (section.end() > nanos(until) && !is_disturbed).then(|| {
-                let what = format!("unnoticed break: {} holds {name} although it was broken", section.client);
-                Violation::new(*at, "break", what)
-            })
-        });
-        unnoticed.collect()
     }
 }
 

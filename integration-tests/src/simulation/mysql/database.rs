@@ -6,7 +6,7 @@ use polylock_core::{FencingToken, LockName, Mode};
 use polylock_sql::mysql::simulation::{Row, Value};
 
 use super::statement::{Argument, Batch, Call};
-use crate::simulation::{plan::Planted, servers::LiveEntry};
+use crate::simulation::{live_entry::LiveEntry, plan::Planted};
 
 /// The tables.
 #[derive(Debug, Default)]
@@ -423,6 +423,7 @@ impl Database {
             name: name_of(name),
             token: Some(hold.number.cast_unsigned()),
             is_free_to_go: false,
+            owner: Some(hold.owner.clone()),
         });
         let waiters =
             self.waiters.iter().filter(|(_, waiter)| is_live(waiter)).map(|((name, seq), waiter)| {
@@ -430,7 +431,8 @@ impl Database {
                 let others = ahead.chain(self.holds_of(name).filter(is_live));
                 let is_free_to_go =
                     others.fold(0, |all, other| all | conflicts(other.mode)) & waiter.mode == 0;
-                LiveEntry { name: name_of(name), token: None, is_free_to_go }
+                let owner = Some(waiter.owner.clone());
+                LiveEntry { name: name_of(name), token: None, is_free_to_go, owner }
             });
         holds.chain(waiters).collect()
     }

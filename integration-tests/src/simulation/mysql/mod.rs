@@ -23,14 +23,15 @@ use self::{
     node::{LastRelease, Node},
 };
 use super::{
-    check::Violation,
     clock::WallClock,
+    live_entry::LiveEntry,
     network::{Network, nanos},
     plan::{Plan, stream},
-    servers::{Events, Life, LiveEntry, Opening, Servers},
+    servers::{Events, Life, Opening, Servers},
     socket::Wires,
     time::Time,
     timeline::Timeline,
+    violation::Violation,
 };
 
 /// The greatest time on the server's clock at the begin of a run, in nanoseconds.
@@ -91,6 +92,10 @@ impl Servers for MySqlServers {
         self.wires.end_process(process);
     }
 
+    fn stick(&self, process: usize, server: usize, until: u64) {
+        self.wires.stick(process, server, until);
+    }
+
     fn pause(&self, _: usize) {
         self.node.pause();
     }
@@ -118,7 +123,9 @@ impl Servers for MySqlServers {
 
     fn violations(&self, events: &Events<'_>) -> Vec<Violation> {
         let grants = self.node.inspect(|database| database.grants.clone());
-        let was_held = |grant: &&Grant| events.record.had_hold(&grant.name, grant.token.cast_unsigned());
+        let was_held = |Grant { name, token, owner, .. }: &&Grant| {
+            events.record.needs_no_release(name, token.cast_unsigned(), owner)
+        };
         let held: Vec<_> = grants.iter().filter(was_held).map(|grant| &grant.request).collect();
         let releases = self.node.releases();
         let orphans = grants.iter().filter(|grant| !held.contains(&&grant.request));

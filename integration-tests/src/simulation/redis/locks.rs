@@ -3,7 +3,7 @@
 use polylock_core::LockName;
 
 use super::{database::Database, packed::Packed};
-use crate::simulation::servers::LiveEntry;
+use crate::simulation::live_entry::LiveEntry;
 
 /// The namespace of the locks.
 pub const NAMESPACE: &str = "polylock";
@@ -54,11 +54,11 @@ pub fn held(database: &mut Database, key: &str) -> Vec<Held> {
 pub fn live(database: &mut Database) -> Vec<LiveEntry> {
     let mut live = Vec::new();
     for (name, key) in ["h", "r"].iter().flat_map(|kind| keys(database, kind)).collect::<Vec<_>>() {
-        let tokens = held(database, &key).into_iter().map(|held| held.token.cast_unsigned());
-        live.extend(tokens.map(|token| LiveEntry {
+        live.extend(held(database, &key).into_iter().map(|Held { token, owner, .. }| LiveEntry {
             name: name.clone(),
-            token: Some(token),
+            token: Some(token.cast_unsigned()),
             is_free_to_go: false,
+            owner: String::from_utf8(owner).ok(),
         }));
     }
     let now = Some(database.now_us);
@@ -67,12 +67,13 @@ pub fn live(database: &mut Database) -> Vec<LiveEntry> {
         let mut conflicts = held(database, &key('h')).iter().fold(0, |all, hold| all | hold.conflicts);
         let waiters = entries(database, &key('w'));
         for id in database.read(&["ZRANGE", "0", "-1"], &queue) {
-            // {mode, conflicts, since, expires, ...}
+            // {mode, conflicts, since, expires, channel, ticket, owner, ...}
             let waiter = waiters.iter().find(|(it, _)| *it == id);
             let Some((_, waiter)) = waiter.filter(|(_, waiter)| waiter.number(3) > now) else { continue };
             let is_free_to_go = waiter.number(0).unwrap_or(0) & conflicts == 0;
             conflicts |= waiter.number(1).unwrap_or(0);
-            live.push(LiveEntry { name: name.clone(), token: None, is_free_to_go });
+            let owner = waiter.text(6).and_then(|owner| String::from_utf8(owner).ok());
+            live.push(LiveEntry { name: name.clone(), token: None, is_free_to_go, owner });
         }
     }
     live

@@ -22,14 +22,17 @@ use polylock_redis::{redlock, single};
 
 use self::node::{Grant, Node};
 use super::{
-    check::Violation,
+    check,
     clock::WallClock,
+    live_entry::LiveEntry,
     network::{Network, nanos},
     plan::{Plan, Planted, StoreKind, stream},
-    servers::{Events, Life, LiveEntry, Opening, Servers},
+    quiet::LONGEST_ROUND_TRIP,
+    servers::{Events, Life, Opening, Servers},
     socket::Wires,
     time::Time,
     timeline::Timeline,
+    violation::Violation,
 };
 
 /// The greatest difference between the clocks of servers that keep their data, in nanoseconds; and of those that lose them, which continue
@@ -39,14 +42,20 @@ const CLOCK_SPREAD: (u64, u64) = (200_000_000_000, 2_000_000_000);
 /// The longest time after a grant in which its release is sent, at the latest, unless the process has no connection.
 const LONGEST_UNSENT: Duration = Duration::from_secs(3);
 
+/// The longest time after which a holder notices a break, in addition to round trips: the server pushes the notice, and a renewal reads it.
+const LONGEST_UNNOTICED: (Duration, u32) = (Duration::from_millis(30), 3);
+
+/// The time after a fault in which a connection that receives notices is replaced.
+const LONGEST_AFTERMATH: Duration = Duration::from_secs(5);
+
 /// The pause between attempts to open the store.
 const REOPEN: Duration = Duration::from_millis(50);
 
 /// The servers of a run.
 #[derive(Debug)]
 pub struct RedisServers {
-    store: StoreKind,
-    planted: Option<Planted>,
+    plan: Plan,
+    network: Arc<Network>,
     wires: Arc<Wires>,
     nodes: Vec<Arc<Node>>,
 }
@@ -75,8 +84,8 @@ impl RedisServers {
         };
         let nodes = (0..plan.servers).map(node).collect();
         Arc::new(Self {
-            store: plan.store,
-            planted: plan.planted,
+            plan: plan.clone(),
+            network: network.clone(),
             wires: Wires::new(plan.seed, time, network, u64::MAX),
             nodes,
         })
@@ -84,9 +93,10 @@ impl RedisServers {
 
     async fn connect_store(&self) -> polylock_core::Result<Store> {
         let hosts: Vec<String> = self.nodes.iter().map(|node| format!("n{}", node.number)).collect();
-        match self.store {
+        match self.plan.store {
             StoreKind::Redlock => {
-                let restart = if self.planted == Some(Planted::RedlockNoDelay) { "trust" } else { "delay" };
+                let restart =
+                    if self.plan.planted == Some(Planted::RedlockNoDelay) { "trust" } else { "delay" };
                 let keys = format!("polylock.max_ttl=2s&polylock.restart={restart}");
                 redlock::connect(redlock::Config::new(&format!("redlock://{}?{keys}", hosts.join(",")))?)
                     .await
@@ -115,6 +125,14 @@ impl Servers for RedisServers {
 
     fn end_process(&self, process: usize) {
         self.wires.end_process(process);
+    }
+
+    fn stick(&self, process: usize, server: usize, until: u64) {
+        self.wires.stick(process, server, until);
+    }
+
+    fn refuse(&self, server: usize, until: u64) {
+        self.nodes[server].refuse(until);
     }
 
     fn pause(&self, server: usize) {
@@ -150,7 +168,12 @@ impl Servers for RedisServers {
         let late = late.map(|(at, holds)| {
             Violation::new(at, "late claim", format!("a claim after its release has an effect in {holds}"))
         });
-        late.chain(self.orphans(events)).collect()
+        let longest = |process| {
+            let round_trip = self.network.round_trip_of(process);
+            (round_trip < LONGEST_ROUND_TRIP).then(|| LONGEST_UNNOTICED.0 + LONGEST_UNNOTICED.1 * round_trip)
+        };
+        let breaks = check::unnoticed_breaks(&self.plan, events, LONGEST_AFTERMATH, longest);
+        late.chain(self.orphans(events)).chain(breaks).collect()
     }
 }
 
@@ -164,9 +187,11 @@ impl RedisServers {
             calls.map(|(_, argument)| (node.number, argument)).collect::<Vec<_>>()
         };
         let ended: BTreeSet<_> = self.nodes.iter().flat_map(ended_at).collect();
-        let was_held = |(name, token): &(LockName, i64)| events.record.had_hold(name, token.cast_unsigned());
-        let held: BTreeSet<_> =
-            grants.iter().filter(|(lock, _)| was_held(lock)).map(|(_, grant)| &grant.request).collect();
+        let was_held = |((name, token), grant): &&((LockName, i64), Grant)| {
+            let owner = String::from_utf8_lossy(&grant.owner);
+            events.record.needs_no_release(name, token.cast_unsigned(), &owner)
+        };
+        let held: BTreeSet<_> = grants.iter().filter(was_held).map(|(_, grant)| &grant.request).collect();
         let living = |owner: &[u8]| events.living(std::str::from_utf8(owner).ok()?);
         let was_connected = |process: usize, grant: &Grant| {
             let window = grant.at..grant.at + nanos(LONGEST_UNSENT);

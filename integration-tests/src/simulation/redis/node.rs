@@ -47,6 +47,8 @@ struct State {
     random: Rng,
     /// The number of restarts.
     life: u32,
+    /// The time until which it refuses some scripts.
+    refuses_until: u64,
     listener: Listener,
     database: Database,
     scripts: Scripts,
@@ -85,6 +87,7 @@ impl Node {
         let state = State {
             random,
             life: 0,
+            refuses_until: 0,
             listener: Listener::default(),
             database: Database::default(),
             scripts: Scripts::default(),
@@ -197,10 +200,15 @@ impl Node {
 
     fn run_script(&self, state: &mut State, connection: &Connection, arguments: &[Vec<u8>]) -> Reply {
         let [checksum, arguments @ ..] = arguments else { return Reply::Error("ERR no script".to_owned()) };
+        let now = self.clock.to_run(self.clock.now_us());
         let Some(script) = state.scripts.get(checksum).cloned() else {
             return Reply::Error("NOSCRIPT No matching script. Please use EVAL.".to_owned());
         };
-        let reply = script.run(arguments, &mut state.database);
+        let is_refused = now < state.refuses_until && state.random.bool();
+        let reply = match is_refused {
+            true => Reply::Error("BUSY Redis is busy running a script.".to_owned()),
+            false => script.run(arguments, &mut state.database),
+        };
         self.timeline.note(format_args!("n{}", self.number), || {
             format!(
                 "p{} {} {}: {}",
@@ -210,8 +218,9 @@ impl Node {
                 shown_reply(&reply)
             )
         });
-        let at = self.clock.to_run(self.clock.now_us());
-        state.record_grants(at, self.number, script.purpose, arguments);
+        if !is_refused {
+            state.record_grants(now, self.number, script.purpose, arguments);
+        }
         reply
     }
 
@@ -241,6 +250,11 @@ impl Node {
         for (connection, segment) in arrived {
             self.receive(&connection, &segment);
         }
+    }
+
+    /// Refuses some scripts until `until`.
+    pub fn refuse(&self, until: u64) {
+        self.lock().refuses_until = until;
     }
 
     /// Ends the server. Commands that have arrived are lost.

@@ -30,7 +30,7 @@ use super::{
 use crate::simulation::{
     clock::LocalClock,
     network::{Network, nanos},
-    plan::{FAULTS_END, PROCESSES, Planted, stream},
+    plan::{FAULTS_END, PROCESSES, Plan, Planted, Style, stream},
     time::{MS, Time},
     timeline::Timeline,
 };
@@ -48,6 +48,8 @@ pub struct Ensemble {
     timeline: Arc<Timeline>,
     /// The unit of the servers' timers, in nanoseconds.
     tick: u64,
+    /// The time until which messages between servers are delayed.
+    stalls_until: u64,
     connected: AtomicU64,
     connections: Mutex<Vec<Weak<Connection>>>,
     state: Mutex<State>,
@@ -161,9 +163,11 @@ impl Ensemble {
     /// Creates an ensemble of `count` servers with this tick, in nanoseconds.
     #[must_use]
     pub fn new(
-        (seed, planted, count, tick): (u64, Option<Planted>, usize, u64),
+        plan: &Plan,
+        tick: u64,
         (time, network, timeline): (Arc<Time>, Arc<Network>, Arc<Timeline>),
     ) -> Arc<Self> {
+        let (seed, planted, count) = (plan.seed, plan.planted, plan.servers);
         let repeats = planted == Some(Planted::ZookeeperRepeatedSequence);
         let member = |number: usize| {
             let clock = LocalClock::draw(time.clone(), &mut stream(seed, &[9, number as u64]));
@@ -199,6 +203,7 @@ impl Ensemble {
             network,
             timeline,
             tick,
+            stalls_until: if plan.style == Style::Busy { nanos(FAULTS_END) } else { 0 },
             connected: AtomicU64::new(0),
             connections: Mutex::default(),
             state,
@@ -343,13 +348,13 @@ impl Ensemble {
     fn stall(&self, state: &mut State) {
         let now = self.time.now();
         let number = state.random.usize(..state.members.len());
-        if now >= nanos(FAULTS_END) || number == state.leader.member || state.random.u8(..8) > 0 {
+        if now >= self.stalls_until || number == state.leader.member || state.random.u8(..8) > 0 {
             return;
         }
         // A follower that gets no ping for that long has lost its leader.
         let until = now + state.random.u64(..(SYNC_LIMIT - 1) * self.tick);
         let last = &mut state.members[number].last[usize::from(state.random.bool())];
-        *last = until.min(nanos(FAULTS_END)).max(*last);
+        *last = until.min(self.stalls_until).max(*last);
     }
 
     /// Ends the sessions that have expired by the leader's clock. A leader without a majority does not accept their packets any more, and

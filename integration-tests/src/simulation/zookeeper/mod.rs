@@ -23,12 +23,13 @@ use polylock_zookeeper::Config;
 
 use self::{client::Gate, ensemble::Ensemble, tree::Tree};
 use super::{
-    check::Violation,
+    live_entry::LiveEntry,
     network::{Network, nanos},
     plan::{Plan, Planted, stream},
-    servers::{Events, Life, LiveEntry, Opening, Servers},
+    servers::{Events, Life, Opening, Servers},
     time::Time,
     timeline::Timeline,
+    violation::Violation,
 };
 
 /// The node of all locks.
@@ -64,7 +65,7 @@ impl ZookeeperServers {
     pub fn new(plan: &Plan, parts: (Arc<Time>, Arc<Network>, Arc<Timeline>)) -> Arc<Self> {
         let (seed, planted) = (plan.seed, plan.planted);
         let tick = nanos(timeouts(seed).1);
-        Arc::new(Self { seed, planted, ensemble: Ensemble::new((seed, planted, plan.servers, tick), parts) })
+        Arc::new(Self { seed, planted, ensemble: Ensemble::new(plan, tick, parts) })
     }
 
     async fn connect_store(&self, (process, life): Life) -> Result<Store> {
@@ -151,15 +152,17 @@ fn live(tree: &Tree) -> Vec<LiveEntry> {
                 let (mode, sequence) = mode_and_sequence.split_once('_')?;
                 let mode = Mode::ALL.into_iter().find(|known| known.code() == mode)?;
                 let sequence: i64 = sequence.parse().ok()?;
-                let token = tree.state(&format!("{directory}/{child}"))?.czxid.cast_unsigned();
-                Some((sequence, mode, token))
+                let (data, state) = tree.data(&format!("{directory}/{child}")).ok()?;
+                // The lease, the owner, and others.
+                let owner = String::from_utf8_lossy(&data).lines().nth(1).map(str::to_owned);
+                Some((sequence, mode, state.czxid.cast_unsigned(), owner))
             })
             .collect();
         requests.sort_by_key(|(sequence, ..)| *sequence);
-        for (at, (_, mode, token)) in requests.iter().enumerate() {
-            let is_blocked = requests[..at].iter().any(|(_, other, _)| mode.conflicts_with(*other));
-            let token = (!is_blocked).then_some(*token);
-            live.push(LiveEntry { name: name.clone(), token, is_free_to_go: false });
+        for (at, (_, mode, token, owner)) in requests.iter().enumerate() {
+            let is_blocked = requests[..at].iter().any(|(_, other, ..)| mode.conflicts_with(*other));
+            let (token, owner) = ((!is_blocked).then_some(*token), owner.clone());
+            live.push(LiveEntry { name: name.clone(), token, is_free_to_go: false, owner });
         }
     }
     live

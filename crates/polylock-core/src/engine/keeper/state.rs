@@ -9,8 +9,10 @@ use std::{
 use super::waiter_lease::WaiterLease;
 use crate::{
     KeepAlive, LockName, LostReason, Moment, Request, RequestId,
+    bug::Bug,
     engine::{backoff::Backoff, context::StoreContext, gauges::Gauge, hold::Hold, hold_events::GuardEvent},
     metrics::Measured,
+    process::has_bug,
 };
 
 #[derive(Debug, Default)]
@@ -235,7 +237,10 @@ impl State {
         } else if let Some(kept) = holds.get_mut(&request) {
             context.record(kept.hold.name(), Measured::Renewal("error"));
             let lease = kept.lease;
-            let pause = kept.backoff.get_or_insert_with(|| Backoff::up_to(lease / 20)).next();
+            let mut pause = kept.backoff.get_or_insert_with(|| Backoff::up_to(lease / 20)).next();
+            if has_bug(Bug::LateRenewal) {
+                pause = lease / 2;
+            }
             (kept.renew_at, kept.in_flight) = (now + pause, false);
             kept.set_timer(timers);
         }

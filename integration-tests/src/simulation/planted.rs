@@ -1,0 +1,215 @@
+//! The bugs that a search must find.
+
+use polylock_core::simulation::Bug;
+
+use super::store_kind::StoreKind;
+
+/// A bug that is planted in core, in the model of a store or its client, or in the client, the scripts or the settings of a real one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Planted {
+    /// The server executes a claim that its client has given up long ago.
+    LateClaim,
+    /// A release removes the hold of any request.
+    ForeignRelease,
+    /// The deadline of a hold counts from the reply.
+    ReplyDeadline,
+    /// A waiter relies on its notification: neither its claims nor its keep-alives find a grant.
+    NoRecheck,
+    /// The token is drawn before the claim.
+    EarlyToken,
+    /// A keep-alive revives a hold that has expired.
+    RevivedHold,
+    /// A restart of the server loses its locks.
+    LostState,
+    /// The server hands a lock over before its holder has left.
+    EarlyHandover,
+    /// The client does not report that a copy of a refused claim may still be executed.
+    UnreportedCopy,
+    /// The server does not notify the waiter that it grants the lock to.
+    LostNotification,
+    /// Core: the next waiter of a process is not promoted when the first one leaves.
+    CoreUnpromotedWaiter,
+    /// Core: the estimate of the server's clock is its latest possible time.
+    CoreLateClock,
+    /// Core: the estimate of the server's clock ignores drift.
+    CoreDriftlessClock,
+    /// Core: a release that is taken over from its caller counts as the first attempt.
+    CoreUncountedAttempt,
+    /// Core: a break notice that arrives before its hold is registered is forgotten.
+    CoreForgottenNotice,
+    /// Core: the grant of a future that is not polled is not released in the store.
+    CoreUnreleasedGrant,
+    /// Core: a try is not released although the outcome of its first claim is unknown.
+    CoreUnreleasedTry,
+    /// Core: a renewal that has failed is repeated after half a lease.
+    CoreLateRenewal,
+    /// Core: a release is given up after its first temporary error.
+    CoreUnrepeatedRelease,
+    /// MySQL: a claim does not expire.
+    MysqlLateClaim,
+    /// MySQL: a release ends the hold of any request.
+    MysqlForeignRelease,
+    /// MySQL: a release hands the lock over without a check of the holders.
+    MysqlUncheckedHandover,
+    /// MySQL: a renewal is acknowledged, and does not extend the hold.
+    MysqlFalseRenewal,
+    /// MySQL: a hand-over reports a longer lease than the hold has.
+    MysqlLongHandover,
+    /// MySQL: a hand-over does not record the tokens that it draws.
+    MysqlRepeatedToken,
+    /// MySQL: a restart of the server loses its locks.
+    MysqlLostState,
+    /// Redis: a claim does not expire, and finds no record of its release.
+    RedisLateClaim,
+    /// Redis: a claim does not check the holders.
+    RedisUncheckedClaim,
+    /// Redis: a release hands the lock over without a check of the holders.
+    RedisUncheckedHandover,
+    /// Redis: a release ends the holds of all requests.
+    RedisForeignRelease,
+    /// Redis: the lock is granted to waiters by releases alone, and not by claims.
+    RedisNoFallback,
+    /// Redis: a renewal is acknowledged, and does not extend the hold.
+    RedisFalseRenewal,
+    /// Redis: the token of a waiter is drawn when it enters the queue.
+    RedisEarlyToken,
+    /// Redis: a restart of the server loses its locks.
+    RedisLostState,
+    /// Redis: the notification of a waiter counts as delivered, and is not sent.
+    RedisLostNotification,
+    /// Redis: the record of a late claim is dropped by the first attempt of a release, even if that fails.
+    RedisForgottenClaim,
+    /// Redlock: a withdrawal removes the vote for a later number.
+    RedlockLiveVote,
+    /// Redlock: a server that has lost its votes votes at once.
+    RedlockNoDelay,
+    /// Redlock: a server gives some votes and refuses them.
+    RedlockUnmarkedVote,
+    /// Redlock: a proposal that was withdrawn is accepted.
+    RedlockLateProposal,
+    /// Redlock: a withdrawal removes the vote for any request.
+    RedlockForeignRelease,
+    /// Redlock: a server votes though another request has its vote.
+    RedlockSecondVote,
+    /// Redlock: a withdrawal is acknowledged and not executed.
+    RedlockFalseAcknowledgement,
+    /// ZooKeeper: a node whose create was not answered is not found again.
+    ZookeeperHiddenNode,
+    /// ZooKeeper: a waiter watches another node than the one that it waits for.
+    ZookeeperWrongPredecessor,
+    /// ZooKeeper: only the first watch of a session on a node is set.
+    ZookeeperSecondWatch,
+    /// ZooKeeper: the servers end a session after half of its timeout.
+    ZookeeperEarlyExpiry,
+    /// ZooKeeper: a change on an abandoned connection, or of a session that has ended, has an effect.
+    ZookeeperLateCreate,
+    /// ZooKeeper: a sequence is given twice.
+    ZookeeperRepeatedSequence,
+    /// ZooKeeper: a server answers a sync, and a transaction that changes nothing, without its leader.
+    ZookeeperLocalProof,
+    /// Azure: a release ends the lease of any request.
+    AzureForeignRelease,
+    /// Azure: a lease that was granted after its release is not released again.
+    AzureLateLease,
+    /// Azure: a renewal is acknowledged, and does not extend the lease.
+    AzureFalseRenewal,
+    /// Azure: the deadline of a hold counts from the reply.
+    AzureReplyDeadline,
+    /// Azure: the record of a grant is acknowledged, and not written.
+    AzureLostRecord,
+    /// Azure: the record of a grant does not change the `ETag`.
+    AzureStaleEtag,
+    /// Azure: a break ends the lease at once.
+    AzureEarlyBreak,
+    /// Azure: a broken lease is renewed.
+    AzureUnnoticedBreak,
+    /// Azure: a restart of the service loses the leases.
+    AzureLostState,
+}
+
+impl Planted {
+    /// Returns the store that has the bug.
+    #[must_use]
+    pub const fn store(self) -> StoreKind {
+        use Planted as P;
+        match self {
+            P::LateClaim
+            | P::ForeignRelease
+            | P::ReplyDeadline
+            | P::NoRecheck
+            | P::EarlyToken
+            | P::RevivedHold
+            | P::LostState
+            | P::EarlyHandover
+            | P::UnreportedCopy
+            | P::LostNotification
+            | P::CoreUnpromotedWaiter
+            | P::CoreLateClock
+            | P::CoreDriftlessClock
+            | P::CoreUncountedAttempt
+            | P::CoreUnreleasedGrant
+            | P::CoreUnreleasedTry
+            | P::CoreLateRenewal
+            | P::CoreUnrepeatedRelease => StoreKind::Queue,
+            P::MysqlLateClaim
+            | P::MysqlForeignRelease
+            | P::MysqlUncheckedHandover
+            | P::MysqlFalseRenewal
+            | P::MysqlLongHandover
+            | P::MysqlRepeatedToken
+            | P::MysqlLostState => StoreKind::Mysql,
+            P::RedisLateClaim
+            | P::RedisUncheckedClaim
+            | P::RedisUncheckedHandover
+            | P::RedisForeignRelease
+            | P::RedisNoFallback
+            | P::RedisFalseRenewal
+            | P::RedisEarlyToken
+            | P::RedisLostState
+            | P::RedisLostNotification
+            | P::RedisForgottenClaim
+            | P::CoreForgottenNotice => StoreKind::Redis,
+            P::RedlockLiveVote
+            | P::RedlockNoDelay
+            | P::RedlockUnmarkedVote
+            | P::RedlockLateProposal
+            | P::RedlockForeignRelease
+            | P::RedlockSecondVote
+            | P::RedlockFalseAcknowledgement => StoreKind::Redlock,
+            P::ZookeeperHiddenNode
+            | P::ZookeeperWrongPredecessor
+            | P::ZookeeperSecondWatch
+            | P::ZookeeperEarlyExpiry
+            | P::ZookeeperLateCreate
+            | P::ZookeeperRepeatedSequence
+            | P::ZookeeperLocalProof => StoreKind::Zookeeper,
+            P::AzureForeignRelease
+            | P::AzureLateLease
+            | P::AzureFalseRenewal
+            | P::AzureReplyDeadline
+            | P::AzureLostRecord
+            | P::AzureStaleEtag
+            | P::AzureEarlyBreak
+            | P::AzureUnnoticedBreak
+            | P::AzureLostState => StoreKind::Azure,
+        }
+    }
+
+    /// Returns the bug that the code of the processes has; `None` if the bug is elsewhere.
+    #[must_use]
+    pub const fn bug(self) -> Option<Bug> {
+        Some(match self {
+            Self::CoreUnpromotedWaiter => Bug::UnpromotedWaiter,
+            Self::CoreLateClock => Bug::LateClock,
+            Self::CoreDriftlessClock => Bug::DriftlessClock,
+            Self::CoreUncountedAttempt => Bug::UncountedAttempt,
+            Self::CoreForgottenNotice => Bug::ForgottenNotice,
+            Self::CoreUnreleasedGrant => Bug::UnreleasedGrant,
+            Self::CoreUnreleasedTry => Bug::UnreleasedTry,
+            Self::CoreLateRenewal => Bug::LateRenewal,
+            Self::CoreUnrepeatedRelease => Bug::UnrepeatedRelease,
+            Self::RedisForgottenClaim => Bug::ForgottenClaim,
+            _ => return None,
+        })
+    }
+}
