@@ -25,6 +25,14 @@ pub enum Bug {
     LateRenewal,
     /// A release is given up after its first temporary error.
     UnrepeatedRelease,
+    /// An adoption takes the token and the mode from the text of the handle.
+    TrustedHandle,
+    /// A hold is renewed although another process has converted it.
+    UnsupersededHold,
+    /// The loss of a hold that another process may have renewed is followed by a release.
+    ReleasedElsewhere,
+    /// The step of a semaphore that takes the last used slot fails at once in an outage.
+    ImpatientSlot,
     /// A store forgets the late claims of a request with the first attempt of its release, even if that fails.
     #[cfg(feature = "simulation")]
     ForgottenClaim,

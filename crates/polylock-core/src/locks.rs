@@ -404,6 +404,7 @@ impl LocksBuilder {
             claims: Arc::new(tokio::sync::Semaphore::new(claims_at_once)),
             last_look: Default::default(),
             replies: AtomicU64::default(),
+            holds: AtomicU64::default(),
         };
         Locks { handle: Arc::new(StoreHandle::new(Arc::new(context))) }
     }

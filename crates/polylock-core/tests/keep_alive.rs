@@ -137,6 +137,21 @@ async fn a_release_is_repeated_until_the_lease_of_an_unconfirmed_renewal_has_end
     assert!(locks.lock("a").try_acquire().await.unwrap().is_some());
 }
 
+/// A program may adopt a hold that it still has. Each of the two guards is renewed, and told of the end of the hold.
+#[tokio::test]
+async fn a_hold_that_a_process_has_twice_is_renewed_and_lost_for_both_guards() {
+    let locks = Locks::new(memory::connect());
+    let first = locks.lock("a").ttl(TTL).acquire().await.unwrap();
+    let second = locks.adopt(&first.handle().unwrap()).await.unwrap();
+    let in_time = |work| tokio::time::timeout(2 * TTL, work);
+    let renewed = [first.renewed(), second.renewed()].map(in_time);
+    for renewed in renewed {
+        assert!(renewed.await.unwrap().is_some());
+    }
+    second.release().await.unwrap();
+    assert_eq!(tokio::time::timeout(2 * TTL, first.lost()).await, Ok(LostReason::Gone));
+}
+
 /// No keep-alive has a result.
 #[derive(Debug)]
 struct Unanswered;

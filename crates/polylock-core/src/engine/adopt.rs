@@ -8,7 +8,8 @@ use super::{
     shared_hold::{SharedHold, StoreHandle},
 };
 use crate::{
-    Error, Grant, HoldHandle, HoldLifetime, HoldTerms, KeepAlive, LostReason, Operation, Request, Result, io,
+    Error, Grant, HoldHandle, HoldLifetime, HoldTerms, KeepAlive, LostReason, Operation, Request, Result,
+    bug::Bug, io, process::has_bug,
 };
 
 impl SharedHold {
@@ -59,6 +60,7 @@ pub(crate) async fn adopt(
             return Err(Error::Lost { name: request.name.clone(), reason: LostReason::Gone });
         }
     };
+    let present = present.filter(|_| !has_bug(Bug::TrustedHandle));
     let HoldTerms { token, mode } = present.unwrap_or(terms);
     // The guard renews by its own TTL, even if another process has given the hold a longer lease.
     let (grant, limits) = (Grant::new(token, lease.min(request.ttl)), HoldLimits::default());

@@ -59,6 +59,8 @@ pub(crate) struct StoreContext {
     pub(crate) last_look: tokio::sync::Mutex<Option<Look>>,
     /// The number of operations that have succeeded on the store: while it grows, the store is not unavailable.
     pub(crate) replies: AtomicU64,
+    /// The number of holds so far.
+    pub(crate) holds: AtomicU64,
     /// The thread on which everything else of this store runs, once it was needed.
     pub(crate) io: OnceLock<&'static Io>,
 }

@@ -14,6 +14,7 @@ use tracing::Span;
 use super::{
     backoff::Backoff,
     context::StoreContext,
+    ended::Ended,
     hold_events::{EventSender, GuardEvent, GuardEvents},
     hold_limits::{HoldLimits, HoldTimes},
     pending::WorkGuard,
@@ -21,7 +22,7 @@ use super::{
 };
 use crate::{
     Error, FencingToken, Grant, HoldTerms, KeepAlive, LockName, LostReason, Mode, Moment, Operation, Release,
-    Request, Result, io, metrics::Measured, observer, sync::lock,
+    Request, RequestId, Result, io, metrics::Measured, observer, sync::lock,
 };
 
 /// One hold, shared by its guards and the keeper.
@@ -29,6 +30,8 @@ use crate::{
 pub(crate) struct Hold {
     pub(crate) context: Arc<StoreContext>,
     pub(crate) request: Arc<Request>,
+    /// Its number in this process, which may adopt several holds of one request.
+    number: u64,
     terms: Mutex<HoldTerms>,
     /// True if another process may know the request: it may then renew, convert or release the hold.
     known_elsewhere: AtomicBool,
@@ -68,8 +71,10 @@ impl Hold {
     ) -> Self {
         let times = HoldTimes::new(limits, sent, context.now());
         let deadline = times.deadline(sent, grant.lease);
+        let number = context.holds.fetch_add(1, Ordering::Relaxed) + 1;
         Self {
             context,
+            number,
             terms: Mutex::new(HoldTerms::new(grant.token, request.mode)),
             known_elsewhere: AtomicBool::new(request.outlives_process),
             conversion: Arc::default(),
@@ -195,6 +200,11 @@ impl Hold {
 
     pub(crate) fn name(&self) -> &LockName {
         &self.request.name
+    }
+
+    /// Returns the request and the number of this hold of it.
+    pub(super) fn key(&self) -> (RequestId, u64) {
+        (self.request.id, self.number)
     }
 
     /// Returns the present mode.
@@ -470,31 +480,5 @@ impl Hold {
             }
             held
         })
-    }
-}
-
-/// The reason for the end of a hold.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Ended {
-    Left,
-    Lost(LostReason),
-}
-
-impl Ended {
-    pub(crate) fn into_result(self, name: &LockName) -> Result<()> {
-        match self {
-            Self::Left => Ok(()),
-            Self::Lost(_) => Err(self.into_lost(name)),
-        }
-    }
-
-    /// Returns the error of a guard that is used after this end.
-    pub(crate) fn into_lost(self, name: &LockName) -> Error {
-        let reason = match self {
-            Self::Lost(reason) => reason,
-            // Another guard of this hold has left it to expire.
-            Self::Left => LostReason::Gone,
-        };
-        Error::Lost { name: name.clone(), reason }
     }
 }

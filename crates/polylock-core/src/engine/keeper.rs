@@ -80,7 +80,7 @@ impl Keeper {
         state.remove_waiter(hold.request.id);
         kept.set_timer(&mut state.timers);
         let at = kept.timer;
-        state.holds.insert(hold.request.id, kept);
+        state.holds.insert(hold.key(), kept);
         self.context.change_gauge(Gauge::Holding, hold.name(), 1);
         self.schedule(state, at);
     }
@@ -110,17 +110,17 @@ impl Keeper {
             in_flight: false,
         };
         if let Some(before) = state.waiters.insert(request.id, waiter) {
-            state.timers.remove(&(before.timer, request.id));
+            state.timers.remove(&(before.timer, (request.id, 0)));
         }
-        state.timers.insert((at, request.id));
+        state.timers.insert((at, (request.id, 0)));
         self.schedule(state, at);
     }
 
     /// Removes `hold`, which was ended by its holder or passed on.
     pub(super) fn remove_hold(&self, hold: &Hold) {
         let mut state = self.lock();
-        if let Some(kept) = state.holds.remove(&hold.request.id) {
-            state.timers.remove(&(kept.timer, hold.request.id));
+        if let Some(kept) = state.holds.remove(&hold.key()) {
+            state.timers.remove(&(kept.timer, hold.key()));
             drop(state);
             kept.record_end();
         }
@@ -138,10 +138,11 @@ impl Keeper {
     pub(super) fn shut_down(&self) -> Vec<(Arc<Hold>, Moment)> {
         let mut state = self.lock();
         let State { holds, timers, .. } = &mut *state;
-        let ended: Vec<Kept> =
-            holds.extract_if(|_, kept| kept.hold.shut_down()).map(|(_, kept)| kept).collect();
+        let ended = holds.iter().filter(|(_, kept)| kept.hold.shut_down()).map(|(key, _)| *key);
+        let ended: Vec<_> = ended.collect();
+        let ended: Vec<Kept> = ended.iter().filter_map(|key| holds.remove(key)).collect();
         for kept in &ended {
-            timers.remove(&(kept.timer, kept.hold.request.id));
+            timers.remove(&(kept.timer, kept.hold.key()));
         }
         drop(state);
         let released = ended.into_iter().map(|kept| {
@@ -277,7 +278,7 @@ fn after_loss(context: &Arc<StoreContext>, kept: Kept) {
         // The guard releases it when the holder has stopped.
         return;
     }
-    if is_lost && hold.is_known_elsewhere() {
+    if is_lost && hold.is_known_elsewhere() && !has_bug(Bug::ReleasedElsewhere) {
         // It may have been renewed elsewhere: by the client of this server, or with its handle.
         return;
     }
@@ -316,7 +317,7 @@ impl Keeper {
         match reply {
             Ok(outcomes) => {
                 for (request, outcome) in batch.iter().zip(outcomes) {
-                    lost.extend(state.apply(context, sent, now, request, outcome));
+                    lost.extend(state.apply(context, sent, now, request, &outcome));
                 }
             }
             Err(error) => {

@@ -14,8 +14,9 @@ use tokio::sync::{OwnedMutexGuard, oneshot};
 
 use super::{
     context::StoreContext,
+    ended::Ended,
     foreground::Foreground,
-    hold::{Ended, Hold},
+    hold::Hold,
     hold_limits::HoldLimits,
     keeper::Keeper,
     known_semaphores::KnownSemaphores,

@@ -11,9 +11,11 @@ use super::{SlotGuard, label};
 use crate::{
     ConfigError, Error, Guard, InvalidName, Lock, LockName, LockStatus, NotAcquired, Operation, OwnerId,
     Progress, Request, Result,
+    bug::Bug,
     engine::{Steps, StoreHandle},
     guard::RELEASE_LIMIT,
     many::PartialSet,
+    process::has_bug,
 };
 
 /// Inspect at least this many slots when looking for a holder with another number of slots, in a store that can't list them.
@@ -173,7 +175,7 @@ impl Semaphore {
             Ok(Some(guard)) => return Ok((first, guard)),
             Ok(None) => drop(self.ensure_size(names, steps).await?),
             // A try does not wait for the end of an outage; the requests for all slots do.
-            Err(error) if error.is_temporary() => {}
+            Err(error) if error.is_temporary() && !has_bug(Bug::ImpatientSlot) => {}
             Err(error) => return Err(error),
         }
         let waits = (0..self.slots).map(|slot| {

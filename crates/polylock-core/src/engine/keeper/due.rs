@@ -21,8 +21,9 @@ pub(super) fn take(state: &mut State, now: Moment, can: &Capabilities) -> Due {
     let mut due = Due::default();
     let mut soon = Soon::default();
     let mut window = now;
-    while let Some((at, id)) = state.timers.first().copied().filter(|(at, _)| *at <= now) {
-        state.timers.remove(&(at, id));
+    while let Some((at, key)) = state.timers.first().copied().filter(|(at, _)| *at <= now) {
+        state.timers.remove(&(at, key));
+        let (id, _) = key;
         if let Some(waiter) = state.waiters.get_mut(&id) {
             if waiter.entry.strong_count() == 0 {
                 state.waiters.remove(&id);
@@ -31,13 +32,13 @@ pub(super) fn take(state: &mut State, now: Moment, can: &Capabilities) -> Due {
             window = window.max(now + waiter.request.queue_lease() / 12);
             soon.waiters.push(waiter.request.clone());
             waiter.sent(now, &mut state.timers);
-        } else if let Some(kept) = state.holds.get_mut(&id) {
+        } else if let Some(kept) = state.holds.get_mut(&key) {
             if kept.hold.has_left() {
                 // The task that has ended it releases it, and is about to remove it here.
                 continue;
             }
             if kept.has_ended(now) {
-                due.ended.extend(state.holds.remove(&id));
+                due.ended.extend(state.holds.remove(&key));
                 continue;
             }
             if kept.renew_at <= now {
@@ -87,15 +88,17 @@ impl Soon {
 
 /// Adds everything that is due by `window` and not yet in flight.
 fn take_soon(state: &mut State, now: Moment, window: Moment, soon: &mut Soon) {
-    let ids = state.timers.range(..=(window, RequestId::LAST)).map(|(_, id)| *id).collect::<Vec<_>>();
-    for id in ids {
+    let last = (window, (RequestId::LAST, u64::MAX));
+    let keys = state.timers.range(..=last).map(|(_, key)| *key).collect::<Vec<_>>();
+    for key in keys {
+        let (id, _) = key;
         if let Some(waiter) = state.waiters.get_mut(&id) {
             if !waiter.in_flight && waiter.entry.strong_count() > 0 {
                 soon.waiters.push(waiter.request.clone());
-                state.timers.remove(&(waiter.timer, id));
+                state.timers.remove(&(waiter.timer, key));
                 waiter.sent(now, &mut state.timers);
             }
-        } else if let Some(kept) = state.holds.get_mut(&id)
+        } else if let Some(kept) = state.holds.get_mut(&key)
             && !kept.in_flight
             && kept.renew_at <= window
             && !kept.hold.has_left()

@@ -1,7 +1,8 @@
 //! The holds and waiters of a process, the times at which they are due, and the effect of a reply on them.
 
 use std::{
-    collections::{BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    ops::RangeInclusive,
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -15,12 +16,18 @@ use crate::{
     process::has_bug,
 };
 
+/// A hold, by its request and its number: the process may have several holds of one request, which it has adopted by its handle. The number of a
+/// waiter is 0.
+pub(super) type Key = (RequestId, u64);
+
+/// The times at which holds and waiters are due.
+pub(super) type Timers = BTreeSet<(Moment, Key)>;
+
 #[derive(Debug, Default)]
 pub(super) struct State {
-    pub(super) holds: HashMap<RequestId, Kept>,
+    pub(super) holds: BTreeMap<Key, Kept>,
     pub(super) waiters: HashMap<RequestId, Waiter>,
-    /// The times at which they are due.
-    pub(super) timers: BTreeSet<(Moment, RequestId)>,
+    pub(super) timers: Timers,
     /// The break notices of the last seconds, and the times until which they are kept.
     pub(super) notices: Vec<(LockName, Moment)>,
     /// The lease that all waiters share, if the store has a shared lease.
@@ -75,27 +82,21 @@ pub(super) struct Waiter {
 
 impl Waiter {
     /// Records that a keep-alive has been sent. Without a reply in time, another one is sent.
-    pub(super) fn sent(&mut self, now: Moment, timers: &mut BTreeSet<(Moment, RequestId)>) {
+    pub(super) fn sent(&mut self, now: Moment, timers: &mut Timers) {
         (self.sent, self.in_flight) = (now, true);
         self.timer = now + self.request.queue_lease() / 3;
-        timers.insert((self.timer, self.request.id));
+        timers.insert((self.timer, (self.request.id, 0)));
     }
 
     /// Applies the outcome of the keep-alive that was sent at `sent`. The replies that arrive at the end of an outage cause no burst of
     /// keep-alives: one that was overtaken by another keep-alive leaves the timer to that one, and a request without a queue entry has
     /// nothing to be extended before its next claim.
-    fn apply(
-        &mut self,
-        sent: Moment,
-        now: Moment,
-        outcome: &KeepAlive,
-        timers: &mut BTreeSet<(Moment, RequestId)>,
-    ) {
+    fn apply(&mut self, sent: Moment, now: Moment, outcome: &KeepAlive, timers: &mut Timers) {
         if sent >= self.sent {
             let from = if *outcome == KeepAlive::Queued { sent } else { now };
-            timers.remove(&(self.timer, self.request.id));
+            timers.remove(&(self.timer, (self.request.id, 0)));
             (self.timer, self.in_flight) = (from + self.request.queue_lease() / 3, false);
-            timers.insert((self.timer, self.request.id));
+            timers.insert((self.timer, (self.request.id, 0)));
         }
         if let Some(entry) = self.entry.upgrade() {
             entry.apply(sent, outcome);
@@ -128,11 +129,68 @@ impl Kept {
         self.renew_at = now + self.lease / 6;
     }
 
-    pub(super) fn set_timer(&mut self, timers: &mut BTreeSet<(Moment, RequestId)>) {
-        let id = self.hold.request.id;
-        timers.remove(&(self.timer, id));
+    pub(super) fn set_timer(&mut self, timers: &mut Timers) {
+        let key = self.hold.key();
+        timers.remove(&(self.timer, key));
         self.timer = self.due();
-        timers.insert((self.timer, id));
+        timers.insert((self.timer, key));
+    }
+
+    /// Applies the outcome of a keep-alive of its request that was sent at `sent`. Returns true if it has ended the hold.
+    fn apply(
+        &mut self,
+        context: &StoreContext,
+        sent: Moment,
+        now: Moment,
+        outcome: &KeepAlive,
+        timers: &mut Timers,
+    ) -> bool {
+        self.in_flight = false;
+        if self.hold.has_left() {
+            // The task that has ended it releases it, and is about to remove it here.
+            return false;
+        }
+        if sent < self.since && !matches!(outcome, KeepAlive::Held { .. }) {
+            // The outcome is from before the grant. If the hold has ended since, the next keep-alive reports that.
+            return false;
+        }
+        let name = self.hold.name();
+        let reason = match outcome {
+            KeepAlive::Held { terms: Some(terms), .. }
+                if self.hold.is_superseded_by(*terms) && !has_bug(Bug::UnsupersededHold) =>
+            {
+                context.record(name, Measured::Renewal("lost"));
+                LostReason::Gone
+            }
+            KeepAlive::Held { lease, .. } => {
+                // Another process may have given the hold a longer lease. This one renews by its own TTL, which the store may have rounded up.
+                let lease = (*lease).min(self.hold.request.ttl.max(self.lease));
+                context.record(name, Measured::Renewal("renewed"));
+                if sent < self.sent {
+                    // This is the reply to an earlier keep-alive, which was overtaken.
+                    return false;
+                }
+                let slack = self.deadline().since(now);
+                context.record(name, Measured::RenewSlack(slack));
+                let times = self.hold.times();
+                let deadline = times.deadline(sent, lease);
+                if deadline > now && self.hold.extend(deadline) {
+                    (self.sent, self.lease, self.renew_at) = (sent, lease, times.renew_at(sent, lease));
+                    (self.warned, self.backoff) = (false, None);
+                    self.set_timer(timers);
+                    self.hold.report(GuardEvent::Renewed { deadline, slack });
+                    return false;
+                }
+                times.passed(now)
+            }
+            KeepAlive::Lost(reason) => {
+                context.record(name, Measured::Renewal("lost"));
+                reason.clone()
+            }
+            // A holder is never in the queue.
+            KeepAlive::Queued | KeepAlive::Unknown => LostReason::Gone,
+        };
+        self.hold.lose(reason) || !self.hold.has_left()
     }
 
     /// Records the metrics of a hold that has ended.
@@ -150,80 +208,40 @@ impl State {
         self.queue.as_ref().map_or(timer, |queue| timer.min(queue.at))
     }
 
-    /// Applies the outcome for one request; returns the hold if the outcome has ended it.
+    /// Applies the outcome for one request; returns the holds that the outcome has ended. It counts for all holds of the request.
     pub(super) fn apply(
         &mut self,
         context: &StoreContext,
         sent: Moment,
         now: Moment,
         request: &Request,
-        outcome: KeepAlive,
-    ) -> Option<Kept> {
-        if outcome == KeepAlive::Unknown {
+        outcome: &KeepAlive,
+    ) -> Vec<Kept> {
+        if *outcome == KeepAlive::Unknown {
             tracing::debug!(lock.name = %request.name, "renewal not confirmed, retrying");
             self.failed(context, now, request.id);
-            return None;
+            return Vec::new();
         }
         let Self { holds, waiters, timers, .. } = self;
         if let Some(waiter) = waiters.get_mut(&request.id) {
-            waiter.apply(sent, now, &outcome, timers);
-            return None;
+            waiter.apply(sent, now, outcome, timers);
+            return Vec::new();
         }
-        let kept = holds.get_mut(&request.id)?;
-        kept.in_flight = false;
-        if kept.hold.has_left() {
-            // The task that has ended it releases it, and is about to remove it here.
-            return None;
+        let ended = holds
+            .range_mut(of(request.id))
+            .filter_map(|(key, kept)| kept.apply(context, sent, now, outcome, timers).then_some(*key));
+        let ended: Vec<Key> = ended.collect();
+        let ended: Vec<Kept> = ended.iter().filter_map(|key| holds.remove(key)).collect();
+        for kept in &ended {
+            timers.remove(&(kept.timer, kept.hold.key()));
         }
-        if sent < kept.since && !matches!(outcome, KeepAlive::Held { .. }) {
-            // The outcome is from before the grant. If the hold has ended since, the next keep-alive reports that.
-            return None;
-        }
-        let reason = match outcome {
-            KeepAlive::Held { terms: Some(terms), .. } if kept.hold.is_superseded_by(terms) => {
-                context.record(&request.name, Measured::Renewal("lost"));
-                LostReason::Gone
-            }
-            KeepAlive::Held { lease, .. } => {
-                // Another process may have given the hold a longer lease. This one renews by its own TTL, which the store may have rounded up.
-                let lease = lease.min(request.ttl.max(kept.lease));
-                context.record(&request.name, Measured::Renewal("renewed"));
-                if sent < kept.sent {
-                    // This is the reply to an earlier keep-alive, which was overtaken.
-                    return None;
-                }
-                let slack = kept.deadline().since(now);
-                context.record(&request.name, Measured::RenewSlack(slack));
-                let times = kept.hold.times();
-                let deadline = times.deadline(sent, lease);
-                if deadline > now && kept.hold.extend(deadline) {
-                    (kept.sent, kept.lease, kept.renew_at) = (sent, lease, times.renew_at(sent, lease));
-                    (kept.warned, kept.backoff) = (false, None);
-                    kept.set_timer(timers);
-                    kept.hold.report(GuardEvent::Renewed { deadline, slack });
-                    return None;
-                }
-                times.passed(now)
-            }
-            KeepAlive::Lost(reason) => {
-                context.record(&request.name, Measured::Renewal("lost"));
-                reason
-            }
-            // A holder is never in the queue.
-            KeepAlive::Queued | KeepAlive::Unknown => LostReason::Gone,
-        };
-        if !kept.hold.lose(reason) && kept.hold.has_left() {
-            return None;
-        }
-        let kept = holds.remove(&request.id)?;
-        timers.remove(&(kept.timer, request.id));
-        Some(kept)
+        ended
     }
 
     /// Removes the waiter of `request` and its timer.
     pub(super) fn remove_waiter(&mut self, request: RequestId) {
         if let Some(waiter) = self.waiters.remove(&request) {
-            self.timers.remove(&(waiter.timer, request));
+            self.timers.remove(&(waiter.timer, (request, 0)));
         }
     }
 
@@ -231,10 +249,12 @@ impl State {
     pub(super) fn failed(&mut self, context: &StoreContext, now: Moment, request: RequestId) {
         let Self { holds, waiters, timers, .. } = self;
         if let Some(waiter) = waiters.get_mut(&request) {
-            timers.remove(&(waiter.timer, request));
+            timers.remove(&(waiter.timer, (request, 0)));
             (waiter.timer, waiter.in_flight) = (now + waiter.request.queue_lease() / 10, false);
-            timers.insert((waiter.timer, request));
-        } else if let Some(kept) = holds.get_mut(&request) {
+            timers.insert((waiter.timer, (request, 0)));
+            return;
+        }
+        for kept in holds.range_mut(of(request)).map(|(_, kept)| kept) {
             context.record(kept.hold.name(), Measured::Renewal("error"));
             let lease = kept.lease;
             let mut pause = kept.backoff.get_or_insert_with(|| Backoff::up_to(lease / 20)).next();
@@ -245,4 +265,9 @@ impl State {
             kept.set_timer(timers);
         }
     }
+}
+
+/// Returns the keys of all holds of a request.
+const fn of(request: RequestId) -> RangeInclusive<Key> {
+    (request, 0)..=(request, u64::MAX)
 }
