@@ -170,6 +170,8 @@ impl<DB: Driver> Dialect for MySqlDialect<DB> {
             match state {
                 // Another request may be granted the lock before this process releases it.
                 EntryState::Broken | EntryState::Gone => self.local.forget(request.id),
+                // Another process may release it, so the poller has to look it up.
+                EntryState::Held(..) if request.outlives_process => self.local.forget(request.id),
                 EntryState::Held(..) | EntryState::Queued | EntryState::Contested => {
                     self.local.extend(request);
                 }
