@@ -37,6 +37,23 @@ pub fn sections(
     history::check_with_stops(sections, rules, stops)
 }
 
+/// The same for the sections in `record`: each process reports its losses, and the holds that processes share exclude others as one.
+#[must_use]
+pub fn shared_sections(
+    record: &Record,
+    tolerance: Duration,
+    stops: impl Fn(&Section) -> Vec<(u64, u64)>,
+) -> Vec<history::Violation> {
+    let of_one = |violation: &history::Violation| {
+        matches!(violation, history::Violation::LateLoss { .. } | history::Violation::LatePoll { .. })
+    };
+    let mut found = sections(&record.sections, tolerance, &stops);
+    found.retain(of_one);
+    let merged = sections(&record.holds.merged(&record.sections), tolerance, &stops);
+    found.extend(merged.into_iter().filter(|violation| !of_one(violation)));
+    found
+}
+
 /// Returns the broken promises that the records of the clients show.
 #[must_use]
 pub fn records(record: &Record, plan: &Plan, network: &Network) -> Vec<Violation> {
@@ -83,8 +100,10 @@ pub fn unnoticed_breaks(
     aftermath: Duration,
     longest: impl Fn(usize) -> Option<Duration>,
 ) -> Vec<Violation> {
-    let unnoticed = events.record.broken.iter().filter_map(|(name, token, at)| {
-        let section = events.record.section(name, *token)?;
+    let holds = events.record.broken.iter().flat_map(|(name, token, at)| {
+        events.record.sections_of(name, *token).map(move |section| (name, section, at))
+    });
+    let unnoticed = holds.filter_map(|(name, section, at)| {
         let process = section.client[1..].split('.').next()?.parse::<usize>().ok()?;
         // The notice may precede the hold.
         let broken = Duration::from_nanos(section.acquired.max(*at));

@@ -8,10 +8,11 @@
 //! | [`world`] | a run of a plan |
 //! | [`search`] | the runs of successive seeds, and their record for `docs/safety.md` |
 //! | [`time`], [`clock`], [`network`], [`process`] | virtual time; the clocks of machines; links; the surroundings of a process |
-//! | [`workload`], [`ways`] | the clients; how they acquire locks and end their holds |
+//! | [`workload`], [`draws`], [`ways`] | the clients; their random decisions; how they acquire locks and end their holds |
+//! | [`handover`], [`holds`] | holds that other processes adopt, and breaks of single holds; the holds as all processes know them |
 //! | [`servers`], [`live_entry`] | the servers, whatever the store; what they know of a request |
 //! | [`socket`], [`listener`] | the connections of real clients, and a server's end of them |
-//! | [`queue_server`], [`server`], [`queue_client`] | the model of a store with queues: its rules, the server behind the network, the client |
+//! | [`queue_server`], [`queue_call`], [`server`], [`queue_client`] | the model of a store with queues: its rules and its calls, the server behind the network, the client |
 //! | [`mysql`] | the server of the real MySQL store |
 //! | [`redis`] | the servers of the real Redis and Redlock clients |
 //! | [`zookeeper`] | the ensemble of the real ZooKeeper store |
@@ -24,6 +25,9 @@
 pub mod azure;
 pub mod check;
 pub mod clock;
+pub mod draws;
+pub mod handover;
+pub mod holds;
 pub mod listener;
 pub mod live_entry;
 pub mod mysql;
@@ -31,6 +35,7 @@ pub mod network;
 pub mod plan;
 pub mod planted;
 pub mod process;
+pub mod queue_call;
 pub mod queue_client;
 pub mod queue_server;
 pub mod quiet;

@@ -221,6 +221,14 @@ impl Plan {
         self.seed.is_multiple_of(5)
     }
 
+    /// Returns true if clients pass holds to other processes, and break holds by their tokens. Like slots, it depends on the seed alone.
+    #[must_use]
+    pub const fn has_handles(&self) -> bool {
+        let has_some = matches!(self.style, Style::Calm) || self.seed % 5 < 2;
+        // A hold ends with its session in ZooKeeper.
+        has_some && !matches!(self.store, StoreKind::Zookeeper)
+    }
+
     /// Returns true if a lease may last for [`LONG_LEASE`].
     #[must_use]
     pub const fn has_long_leases(&self) -> bool {

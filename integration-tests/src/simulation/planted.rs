@@ -27,6 +27,14 @@ pub enum Planted {
     UnreportedCopy,
     /// The server does not notify the waiter that it grants the lock to.
     LostNotification,
+    /// A keep-alive sets the lease, also to an earlier end.
+    ShorteningRenewal,
+    /// A keep-alive extends a hold that was ended at a later time.
+    RevivedPark,
+    /// A release by a process that has not sent the claim leaves no record that refuses its copies.
+    ForgottenCopies,
+    /// A break ends whatever holds the lock has.
+    UntargetedBreak,
     /// Core: the next waiter of a process is not promoted when the first one leaves.
     CoreUnpromotedWaiter,
     /// Core: the estimate of the server's clock is its latest possible time.
@@ -45,6 +53,14 @@ pub enum Planted {
     CoreLateRenewal,
     /// Core: a release is given up after its first temporary error.
     CoreUnrepeatedRelease,
+    /// Core: an adoption takes the token and the mode from the text of the handle.
+    CoreTrustedHandle,
+    /// Core: a hold is renewed although another process has converted it.
+    CoreUnsupersededHold,
+    /// Core: the loss of a hold that another process may have renewed is followed by a release.
+    CoreReleasedElsewhere,
+    /// Core: the step of a semaphore that takes the last used slot fails at once in an outage.
+    CoreImpatientSlot,
     /// MySQL: a claim does not expire.
     MysqlLateClaim,
     /// MySQL: a release ends the hold of any request.
@@ -59,6 +75,12 @@ pub enum Planted {
     MysqlRepeatedToken,
     /// MySQL: a restart of the server loses its locks.
     MysqlLostState,
+    /// MySQL: a keep-alive sets the lease, also to an earlier end.
+    MysqlShorteningRenewal,
+    /// MySQL: a release by a process that has not sent the claim leaves no record that refuses its copies.
+    MysqlForgottenCopies,
+    /// MySQL: a break ends whatever holds the lock has.
+    MysqlUntargetedBreak,
     /// Redis: a claim does not expire, and finds no record of its release.
     RedisLateClaim,
     /// Redis: a claim does not check the holders.
@@ -79,6 +101,14 @@ pub enum Planted {
     RedisLostNotification,
     /// Redis: the record of a late claim is dropped by the first attempt of a release, even if that fails.
     RedisForgottenClaim,
+    /// Redis: a keep-alive sets the lease, also to an earlier end.
+    RedisShorteningRenewal,
+    /// Redis: a keep-alive extends a hold that was ended at a later time.
+    RedisRevivedPark,
+    /// Redis: a release by a process that has not sent the claim leaves no record that refuses its copies.
+    RedisForgottenCopies,
+    /// Redis: a break ends whatever holds the lock has.
+    RedisUntargetedBreak,
     /// Redlock: a withdrawal removes the vote for a later number.
     RedlockLiveVote,
     /// Redlock: a server that has lost its votes votes at once.
@@ -93,6 +123,8 @@ pub enum Planted {
     RedlockSecondVote,
     /// Redlock: a withdrawal is acknowledged and not executed.
     RedlockFalseAcknowledgement,
+    /// Redlock: a break ends the vote for any request.
+    RedlockUntargetedBreak,
     /// ZooKeeper: a node whose create was not answered is not found again.
     ZookeeperHiddenNode,
     /// ZooKeeper: a waiter watches another node than the one that it waits for.
@@ -143,6 +175,10 @@ impl Planted {
             | P::EarlyHandover
             | P::UnreportedCopy
             | P::LostNotification
+            | P::ShorteningRenewal
+            | P::RevivedPark
+            | P::ForgottenCopies
+            | P::UntargetedBreak
             | P::CoreUnpromotedWaiter
             | P::CoreLateClock
             | P::CoreDriftlessClock
@@ -150,14 +186,21 @@ impl Planted {
             | P::CoreUnreleasedGrant
             | P::CoreUnreleasedTry
             | P::CoreLateRenewal
-            | P::CoreUnrepeatedRelease => StoreKind::Queue,
+            | P::CoreUnrepeatedRelease
+            | P::CoreTrustedHandle
+            | P::CoreUnsupersededHold
+            | P::CoreReleasedElsewhere
+            | P::CoreImpatientSlot => StoreKind::Queue,
             P::MysqlLateClaim
             | P::MysqlForeignRelease
             | P::MysqlUncheckedHandover
             | P::MysqlFalseRenewal
             | P::MysqlLongHandover
             | P::MysqlRepeatedToken
-            | P::MysqlLostState => StoreKind::Mysql,
+            | P::MysqlLostState
+            | P::MysqlShorteningRenewal
+            | P::MysqlForgottenCopies
+            | P::MysqlUntargetedBreak => StoreKind::Mysql,
             P::RedisLateClaim
             | P::RedisUncheckedClaim
             | P::RedisUncheckedHandover
@@ -168,6 +211,10 @@ impl Planted {
             | P::RedisLostState
             | P::RedisLostNotification
             | P::RedisForgottenClaim
+            | P::RedisShorteningRenewal
+            | P::RedisRevivedPark
+            | P::RedisForgottenCopies
+            | P::RedisUntargetedBreak
             | P::CoreForgottenNotice => StoreKind::Redis,
             P::RedlockLiveVote
             | P::RedlockNoDelay
@@ -175,7 +222,8 @@ impl Planted {
             | P::RedlockLateProposal
             | P::RedlockForeignRelease
             | P::RedlockSecondVote
-            | P::RedlockFalseAcknowledgement => StoreKind::Redlock,
+            | P::RedlockFalseAcknowledgement
+            | P::RedlockUntargetedBreak => StoreKind::Redlock,
             P::ZookeeperHiddenNode
             | P::ZookeeperWrongPredecessor
             | P::ZookeeperSecondWatch
@@ -208,6 +256,10 @@ impl Planted {
             Self::CoreUnreleasedTry => Bug::UnreleasedTry,
             Self::CoreLateRenewal => Bug::LateRenewal,
             Self::CoreUnrepeatedRelease => Bug::UnrepeatedRelease,
+            Self::CoreTrustedHandle => Bug::TrustedHandle,
+            Self::CoreUnsupersededHold => Bug::UnsupersededHold,
+            Self::CoreReleasedElsewhere => Bug::ReleasedElsewhere,
+            Self::CoreImpatientSlot => Bug::ImpatientSlot,
             Self::RedisForgottenClaim => Bug::ForgottenClaim,
             _ => return None,
         })

@@ -12,15 +12,16 @@ use std::{
 
 use async_trait::async_trait;
 use polylock_core::{
-    Backend, Capabilities, ClaimOutcome, Clock, Error, Fault, Grant, KeepAlive, LostReason, Moment,
-    Notifications, Operation, PerRuntime, QueuePosition, Release, Request, RequestId, Result, SystemClock,
+    Backend, BreakOrder, Capabilities, ClaimOutcome, Clock, Conversion, ConversionOutcome, Convert, Entry,
+    Error, Fault, FencingToken, Grant, Inspect, KeepAlive, LockName, LockStatus, Moment, Notifications,
+    Operation, Park, PerRuntime, QueuePosition, Release, Request, RequestId, Result, SystemClock,
     Unavailable, Wake, requests::RequestTable, server_clock::ServerClock, sync::lock, wakeups::Wakeups,
 };
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use super::{
     plan::Planted,
-    queue_server::{Call, Kept, Reply, Subscriber},
+    queue_call::{Call, Kept, Reply, Subscriber},
 };
 
 /// The name of the store.
@@ -76,6 +77,13 @@ struct LateClaim {
 /// The time limit for a reply about `request`.
 fn timeout(request: &Request) -> Duration {
     (request.ttl / 3).max(Duration::from_millis(50)).min(LONGEST_TIMEOUT)
+}
+
+impl Context {
+    /// Returns the time from which a call about `request` that is sent now has no effect.
+    fn expiry_us(&self, request: &Request) -> i64 {
+        self.clock.expiry_us(timeout(request) + VALIDITY).unwrap_or(i64::MAX)
+    }
 }
 
 impl QueueClient {
@@ -157,6 +165,10 @@ impl QueueClient {
     }
 }
 
+fn micros(time: Duration) -> i64 {
+    i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
+}
+
 fn unavailable(operation: Operation, cause: &'static str) -> Error {
     Unavailable::new(NAME, operation, Fault::Temporary, cause).into()
 }
@@ -206,7 +218,7 @@ impl Backend for QueueClient {
             (Arc::new(request.clone()), waiter.ticket(), self.drawn_before().await?);
         let (sent, expires_us) = (SystemClock.now(), AtomicI64::new(0));
         let call = || {
-            let expires = context.clock.expiry_us(timeout(request) + VALIDITY).unwrap_or(i64::MAX);
+            let expires = context.expiry_us(request);
             expires_us.fetch_max(expires, Ordering::Relaxed);
             let (request, subscriber) = (shared.clone(), context.subscriber.clone());
             let earliest_us = context.clock.earliest_us().unwrap_or_default();
@@ -257,10 +269,10 @@ impl Backend for QueueClient {
             return Err(unavailable(Operation::Renew, "unexpected reply"));
         };
         let outcome = |(request, kept): (&Arc<Request>, Kept)| match kept {
-            Kept::Held if self.relies_on_notification(request) => KeepAlive::Queued,
-            Kept::Held => KeepAlive::Held { lease: self.lease(sent, request.ttl), terms: None },
+            Kept::Held(..) if self.relies_on_notification(request) => KeepAlive::Queued,
+            Kept::Held(left, terms) => KeepAlive::Held { lease: self.lease(sent, left), terms: Some(terms) },
             Kept::Queued => KeepAlive::Queued,
-            Kept::Gone => KeepAlive::Lost(LostReason::Gone),
+            Kept::Lost(reason) => KeepAlive::Lost(reason),
         };
         Ok(requests.iter().zip(kept).map(outcome).collect())
     }
@@ -271,18 +283,98 @@ impl Backend for QueueClient {
         lock(&context.queued).remove(&request.id);
         let late_us = lock(&context.late_claims).get(&request.id).map(|late| late.expires_us);
         let shared = Arc::new(request.clone());
-        let call = || Call::Release(shared.clone(), late_us.unwrap_or(0));
+        let call = || {
+            let (mut refused_us, mut expires_us) = (late_us.unwrap_or(0), i64::MAX);
+            if request.outlives_process {
+                // Another process may have sent a claim just before, and may renew the hold after this release was given up.
+                expires_us = context.expiry_us(request);
+                if context.planted != Some(Planted::ForgottenCopies) {
+                    refused_us = refused_us.max(expires_us + micros(LONGEST_TIMEOUT + VALIDITY));
+                }
+            }
+            Call::Release { request: shared.clone(), refused_us, expires_us }
+        };
         let (reply, was_repeated) = self.call(Operation::Release, timeout(request), call).await?;
+        if let Reply::Expired = reply {
+            return Err(unavailable(Operation::Release, "the release has expired"));
+        }
         if late_us.is_some() {
             lock(&context.late_claims).remove(&request.id);
         }
         Ok(match reply {
-            Reply::Released(false) if !was_repeated => Release::Lost(LostReason::Gone),
+            Reply::Lost(reason) if !was_repeated => Release::Lost(reason),
             _ => Release::Released,
         })
     }
 
     fn request_records(&self) -> Option<usize> {
         Some(lock(&self.context.late_claims).len())
+    }
+}
+
+#[async_trait]
+impl Park for QueueClient {
+    async fn park(&self, request: &Request, token: FencingToken, left: Duration) -> Result<Release> {
+        let (context, shared) = (&*self.context, Arc::new(request.clone()));
+        let late_us = lock(&context.late_claims).get(&request.id).map(|late| late.expires_us);
+        let call = || {
+            let expires_us = context.expiry_us(request);
+            let may_arrive = late_us.is_some() || request.outlives_process;
+            // Also after the end of the hold.
+            let refused = if may_arrive { left + 2 * (LONGEST_TIMEOUT + VALIDITY) } else { Duration::ZERO };
+            Call::Park { request: shared.clone(), token, left, refused, expires_us }
+        };
+        match self.call(Operation::Renew, timeout(request), call).await?.0 {
+            Reply::Ended => Ok(Release::Released),
+            Reply::Lost(reason) => Ok(Release::Lost(reason)),
+            _ => Err(unavailable(Operation::Renew, "the call has expired")),
+        }
+    }
+}
+
+#[async_trait]
+impl Convert for QueueClient {
+    async fn convert(&self, request: &Request, conversion: &Conversion) -> Result<ConversionOutcome> {
+        let shared = Arc::new(request.clone());
+        let call = || Call::Convert(shared.clone(), *conversion);
+        match self.call(Operation::Convert, timeout(request), call).await?.0 {
+            Reply::Converted(token) => Ok(ConversionOutcome::Converted(token)),
+            Reply::OtherToken(token) => Ok(ConversionOutcome::OtherToken(token)),
+            Reply::Lost(reason) => Ok(ConversionOutcome::Lost(reason)),
+            _ => Err(unavailable(Operation::Convert, "unexpected reply")),
+        }
+    }
+}
+
+#[async_trait]
+impl Inspect for QueueClient {
+    async fn inspect(&self, name: &LockName) -> Result<LockStatus> {
+        let mut locks = self.list(name.as_str()).await?;
+        locks.retain(|lock| lock.name == *name);
+        Ok(locks.pop().unwrap_or_else(|| LockStatus::new(name.clone(), Vec::new(), Vec::new())))
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<LockStatus>> {
+        let call = || Call::List(prefix.to_owned());
+        match self.call(Operation::Inspect, LONGEST_TIMEOUT, call).await?.0 {
+            Reply::Locks(locks) => Ok(locks),
+            _ => Err(unavailable(Operation::Inspect, "unexpected reply")),
+        }
+    }
+
+    fn lists_semaphores(&self) -> bool {
+        true
+    }
+
+    async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>> {
+        let context = &*self.context;
+        let call = || {
+            let expires_us = context.clock.expiry_us(LONGEST_TIMEOUT + VALIDITY).unwrap_or(i64::MAX);
+            Call::Break { name: name.clone(), order: order.clone(), expires_us }
+        };
+        match self.call(Operation::Break, LONGEST_TIMEOUT, call).await?.0 {
+            Reply::Locks(locks) => Ok(locks.into_iter().flat_map(|lock| lock.holders).collect()),
+            _ => Err(unavailable(Operation::Break, "the break has expired")),
+        }
     }
 }

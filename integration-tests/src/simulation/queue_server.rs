@@ -3,121 +3,24 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt,
     sync::{Arc, Mutex},
     time::Duration,
 };
 
 use polylock_core::{
-    FencingToken, Grant, LockName, Request, RequestId,
+    BreakNotice, FencingToken, Grant, HoldTerms, LockName, LostReason, Request, RequestId,
     queue::{self, QueueEntry},
     sync::lock,
-    wakeups::{Handover, Wakeups},
+    wakeups::Handover,
 };
 
-use super::{live_entry::LiveEntry, plan::Planted};
+use super::{
+    live_entry::LiveEntry,
+    plan::Planted,
+    queue_call::{Call, Kept, Reply, Subscriber},
+};
 
-/// The receiver of the notifications for one client.
-#[derive(Debug, Clone)]
-pub struct Subscriber {
-    /// The link to its process.
-    pub link: usize,
-    /// The life of its process.
-    pub life: u64,
-    /// The waiters of the process.
-    pub wakeups: Arc<Wakeups>,
-}
-
-/// A call of the server. Times are in microseconds of its clock.
-#[derive(Debug, Clone)]
-pub enum Call {
-    /// Grants the lock, or enqueues the request.
-    Claim {
-        /// The request.
-        request: Arc<Request>,
-        /// The receiver of a later grant.
-        subscriber: Subscriber,
-        /// The number by which the receiver knows the waiter.
-        ticket: u64,
-        /// The least time that the server's clock shows when the claim is sent, by the client's estimate.
-        earliest_us: i64,
-        /// The time from which the claim has no effect.
-        expires_us: i64,
-        /// The token for the grant, if it was drawn before.
-        token: Option<u64>,
-    },
-    /// Extends holds and queue entries.
-    KeepAlive(Vec<Arc<Request>>),
-    /// Removes the entry of the request, and refuses its claims until a time.
-    Release(Arc<Request>, i64),
-    /// Draws a number: the first call of a client, and a token for the planted bug.
-    Draw,
-}
-
-/// The reply to a call.
-#[derive(Debug, Clone)]
-pub enum Reply {
-    /// The lock is granted.
-    Granted(Grant),
-    /// The request is in the queue.
-    Queued {
-        /// The number of its entry.
-        position: u64,
-        /// The number of conflicting entries ahead.
-        ahead: usize,
-        /// The time after which another claim is worthwhile.
-        left: Duration,
-    },
-    /// The claim has expired.
-    Expired,
-    /// The server does not execute the call at present.
-    Refused,
-    /// The states of the entries.
-    Kept(Vec<Kept>),
-    /// True if there was an entry.
-    Released(bool),
-    /// A number.
-    Drawn(u64),
-}
-
-impl fmt::Display for Call {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Claim { request, ticket, .. } => {
-                write!(f, "claims {} {} with ticket {ticket}", request.name, request.mode)
-            }
-            Self::KeepAlive(requests) => write!(f, "keeps {} entries alive", requests.len()),
-            Self::Release(request, _) => write!(f, "releases {} {}", request.name, request.mode),
-            Self::Draw => f.write_str("draws a number"),
-        }
-    }
-}
-
-impl fmt::Display for Reply {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Granted(grant) => write!(f, "granted with token {}", grant.token),
-            Self::Queued { position, ahead, .. } => write!(f, "queued at {position} behind {ahead}"),
-            Self::Expired => f.write_str("expired"),
-            Self::Refused => f.write_str("refused"),
-            Self::Kept(states) => write!(f, "{states:?}"),
-            Self::Released(true) => f.write_str("released"),
-            Self::Released(false) => f.write_str("no entry"),
-            Self::Drawn(number) => write!(f, "{number}"),
-        }
-    }
-}
-
-/// The state of an entry after a keep-alive.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kept {
-    /// It holds the lock.
-    Held,
-    /// It is in the queue.
-    Queued,
-    /// There is no such entry.
-    Gone,
-}
+mod orders;
 
 /// The locks of the server.
 #[derive(Debug)]
@@ -133,6 +36,8 @@ struct State {
     locks: BTreeMap<LockName, Vec<Entry>>,
     /// The released requests of which a claim may be on its way, and the times until which it is valid.
     released: BTreeMap<RequestId, i64>,
+    /// The holds that were broken with force.
+    removed: BTreeMap<RequestId, BreakNotice>,
     /// The holds that have expired, for the planted bug.
     expired: Vec<Entry>,
     notifications: Vec<(Subscriber, Handover)>,
@@ -149,14 +54,26 @@ struct Entry {
     request: Arc<Request>,
     queue_entry: QueueEntry,
     token: Option<u64>,
+    since_us: i64,
     expires_us: i64,
     subscriber: Subscriber,
     ticket: u64,
+    /// The notice of a break.
+    notice: Option<BreakNotice>,
+    is_parked: bool,
 }
 
 impl Entry {
     fn grant(&mut self, token: u64, expires_us: i64) {
         (self.queue_entry.held, self.token, self.expires_us) = (true, Some(token), expires_us);
+    }
+
+    fn left(&self, now: i64) -> Duration {
+        Duration::from_micros(self.expires_us.saturating_sub(now).try_into().unwrap_or(0))
+    }
+
+    fn has_token(&self, token: FencingToken) -> bool {
+        self.queue_entry.held && self.token == Some(token.get())
     }
 
     fn record(&self, token: u64, at: i64) -> GrantRecord {
@@ -243,9 +160,17 @@ impl QueueServer {
             Call::KeepAlive(requests) => Reply::Kept(
                 requests.iter().map(|request| self.keep_alive(&mut state, now, request)).collect(),
             ),
-            Call::Release(request, late_us) => {
-                Reply::Released(self.release(&mut state, now, &request, late_us))
+            Call::Release { request, refused_us, expires_us } => {
+                self.release(&mut state, now, &request, (refused_us, expires_us))
             }
+            Call::Park { request, token, left, refused, expires_us } => {
+                self.park(&mut state, now, (&request, token), (left, refused, expires_us))
+            }
+            Call::Convert(request, conversion) => self.convert(&mut state, now, &request, conversion),
+            Call::Break { name, order, expires_us } => {
+                self.break_holds(&mut state, now, &name, &order, expires_us)
+            }
+            Call::List(prefix) => Reply::Locks(state.list(now, &prefix)),
             Call::Draw => Reply::Drawn(state.draw()),
         };
         let mut notifications = std::mem::take(&mut state.notifications);
@@ -277,18 +202,33 @@ impl QueueServer {
         let at = known.unwrap_or_else(|| {
             let queue_entry = QueueEntry { seq: state.draw(), mode: request.mode, held: false };
             let (request, subscriber) = (request.clone(), subscriber.clone());
-            entries.push(Entry { request, queue_entry, token, expires_us: 0, subscriber, ticket });
+            entries.push(Entry {
+                request,
+                queue_entry,
+                token,
+                since_us: now,
+                expires_us: 0,
+                subscriber,
+                ticket,
+                notice: None,
+                is_parked: false,
+            });
             entries.len() - 1
         });
         let entry = entries[at].queue_entry;
         let reply = if entry.held || !is_blocked(&entries, entry) {
             let token = entries[at].token.unwrap_or_else(|| state.draw());
-            if !entry.held {
-                state.grants.push(entries[at].record(token, now));
+            let entry = &mut entries[at];
+            if !entry.queue_entry.held {
+                state.grants.push(entry.record(token, now));
+                entry.grant(token, now + micros(request.ttl));
+            } else if !entry.is_parked && entry.notice.is_none() {
+                entry.expires_us = entry.expires_us.max(now + micros(request.ttl));
             }
-            entries[at].grant(token, now + micros(request.ttl));
+            // The claim counts the lease from when it was sent.
+            let left = entry.left(now).min(request.ttl);
             FencingToken::new(token.cast_signed())
-                .map_or(Reply::Expired, |token| Reply::Granted(Grant::new(token, request.ttl)))
+                .map_or(Reply::Expired, |token| Reply::Granted(Grant::new(token, left)))
         } else {
             entries[at].expires_us = now + micros(request.queue_lease());
             let all: Vec<QueueEntry> = entries.iter().map(|entry| entry.queue_entry).collect();
@@ -320,22 +260,39 @@ impl QueueServer {
             entry.request.id == request.id && (entry.expires_us > now || self.has(Planted::RevivedHold))
         };
         match entries.and_then(|entries| entries.iter_mut().find(live)) {
+            Some(Entry { notice: Some(notice), .. }) => Kept::Lost(LostReason::Broken(notice.clone())),
+            Some(entry) if entry.is_parked && !self.has(Planted::RevivedPark) => Kept::Lost(LostReason::Gone),
             Some(entry) if entry.queue_entry.held => {
-                entry.expires_us = now + micros(request.ttl);
-                Kept::Held
+                let until = now + micros(request.ttl);
+                entry.expires_us =
+                    if self.has(Planted::ShorteningRenewal) { until } else { until.max(entry.expires_us) };
+                let mode = entry.queue_entry.mode;
+                match entry.token.and_then(|token| FencingToken::new(token.cast_signed())) {
+                    Some(token) => Kept::Held(entry.left(now), HoldTerms::new(token, mode)),
+                    None => Kept::Lost(LostReason::Gone),
+                }
             }
             Some(entry) => {
-                entry.expires_us = now + micros(request.queue_lease());
+                entry.expires_us = entry.expires_us.max(now + micros(request.queue_lease()));
                 Kept::Queued
             }
-            None => Kept::Gone,
+            None => Kept::Lost(state.reason(request.id)),
         }
     }
 
-    fn release(&self, state: &mut State, now: i64, request: &Arc<Request>, late_us: i64) -> bool {
+    fn release(
+        &self,
+        state: &mut State,
+        now: i64,
+        request: &Arc<Request>,
+        (refused_us, expires_us): (i64, i64),
+    ) -> Reply {
+        if now > expires_us {
+            return Reply::Expired;
+        }
         state.ended.insert(request.id);
-        if late_us > now {
-            state.released.insert(request.id, late_us);
+        if refused_us > now {
+            state.released.insert(request.id, refused_us);
         }
         let is_foreign = self.has(Planted::ForeignRelease);
         let mut removed = false;
@@ -351,7 +308,7 @@ impl QueueServer {
         if self.has(Planted::EarlyHandover) {
             hand_over_to_next(state, &request.name, now);
         }
-        removed
+        if removed { Reply::Ended } else { Reply::Lost(state.reason(request.id)) }
     }
 
     /// Restarts the server. Its state is durable.

@@ -9,7 +9,10 @@ use std::{
 use polylock_core::{LockName, Mode};
 use polylock_testkit::history::Section;
 
-use super::live_entry::LiveEntry;
+use super::{
+    holds::{Holds, Key},
+    live_entry::LiveEntry,
+};
 
 /// The longest time from the request of a break to its execution, in nanoseconds.
 const LONGEST_BREAK: u64 = 15_000_000_000;
@@ -23,10 +26,15 @@ pub struct Record {
     pub attempts: BTreeMap<String, Attempt>,
     /// The requests that are waiting: the client, the lock, and the time of the begin.
     pub waiting: BTreeSet<(String, &'static str, u64)>,
-    /// The breaks: the lock, and the time at which it was requested.
-    pub breaks: Vec<(&'static str, u64)>,
-    /// The holds that were broken: the lock, the token, and the time.
-    pub broken: Vec<(&'static str, u64, u64)>,
+    /// The holds of all clients.
+    pub holds: Holds,
+    /// The breaks of all that a lock has: the lock, the time at which it was requested, and that of the reply, which is late at first.
+    pub breaks: Vec<(&'static str, Range<u64>)>,
+    /// The breaks by token in Azure: the lock, and the time from the request to the reply. A lease shows the grant before it until its own is
+    /// written, so a break of that one, which has ended, ends the lease: the service tells nobody whose lease it is.
+    pub misled: Vec<(String, Range<u64>)>,
+    /// The holds that were marked as broken: the lock, the token, and the time.
+    pub broken: Vec<(String, u64, u64)>,
     /// The holds that ended at a deadline which no renewal had moved.
     pub losses: Vec<Loss>,
     /// The locks that their holders have left, and that stay taken for a time.
@@ -48,6 +56,58 @@ pub struct Attempt {
     pub state: AttemptState,
     /// The time since which it has this state.
     pub since: u64,
+    /// The clients that have its hold, or are about to adopt it.
+    pub users: BTreeSet<String>,
+    /// The longest lease that one of them renews.
+    pub longest: Duration,
+    /// The lock of its hold, once it has one.
+    pub lock: String,
+    /// The tokens that its hold has had: each conversion draws a new one.
+    pub tokens: BTreeSet<u64>,
+    /// The clients that convert it at present.
+    pub converting: BTreeSet<String>,
+    /// True once a client has released it, or has requested its end.
+    pub is_ended: bool,
+}
+
+impl Attempt {
+    /// Sets the state.
+    pub fn set(&mut self, state: AttemptState, now: u64) {
+        (self.state, self.since) = (state, now);
+    }
+
+    /// Records that `client` adopts the hold, or has it. It is in the store for as long as one of them renews it.
+    pub fn join(&mut self, client: &str, (lock, token): &Key, ttl: Duration, now: u64) {
+        self.users.insert(client.to_owned());
+        self.longest = self.longest.max(ttl);
+        let is_left = matches!(self.state, AttemptState::Over(keeps) if !keeps.is_zero());
+        if is_left || matches!(self.state, AttemptState::Acquiring) {
+            self.set(AttemptState::Holding(lock.clone(), *token), now);
+        }
+    }
+
+    /// Records that `client` ends the hold for all. The store has it for `keeps` at most.
+    pub fn end(&mut self, client: &str, keeps: Duration, now: u64) {
+        self.users.remove(client);
+        self.set(AttemptState::Over(keeps), now);
+        self.is_ended = true;
+    }
+
+    /// Returns true if `client`, which has just been told this token, may not have the hold any more: another client has released it or
+    /// converted it meanwhile, or is about to.
+    #[must_use]
+    pub fn may_be_over(&self, client: &str, token: u64) -> bool {
+        let is_converted = self.converting.iter().any(|other| other != client);
+        self.is_ended || is_converted || self.tokens.last().is_some_and(|last| *last > token)
+    }
+
+    /// Records that `client` has left the hold. If nobody has it then, the store has it for `keeps` at most.
+    pub fn leave(&mut self, client: &str, keeps: Duration, now: u64) {
+        self.users.remove(client);
+        if self.users.is_empty() && matches!(self.state, AttemptState::Holding(..)) {
+            self.set(AttemptState::Over(keeps), now);
+        }
+    }
 }
 
 /// The state of an attempt.
@@ -91,7 +151,7 @@ impl Record {
     /// Returns true if a client has the hold of `name` with `token`. An acquisition of a slot holds the turnstile without a record of it.
     #[must_use]
     pub fn has_hold(&self, name: &LockName, token: u64) -> bool {
-        name.is_turnstile() || self.section(name.as_str(), token).is_some_and(|section| section.open)
+        name.is_turnstile() || self.sections_of(name.as_str(), token).any(|section| section.open)
     }
 
     /// Returns true if a client has or had the hold of `name` with `token`, or if it is a turnstile.
@@ -109,8 +169,42 @@ impl Record {
     /// Returns the last section with this token.
     #[must_use]
     pub fn section(&self, name: &str, token: u64) -> Option<&Section> {
-        let is_it = |section: &&Section| section.token == Some(token) && section.lock == name;
-        self.sections.iter().rev().find(is_it)
+        self.sections_of(name, token).next()
+    }
+
+    /// Returns the sections with this token, from the last one on: those of the processes that have or had this hold.
+    pub fn sections_of(&self, name: &str, token: u64) -> impl Iterator<Item = &Section> {
+        let is_it = move |section: &&Section| section.token == Some(token) && section.lock == name;
+        self.sections.iter().rev().filter(is_it)
+    }
+
+    /// Returns true if a client has requested a break of this hold, or of all that the lock had at some time since `invoked`.
+    #[must_use]
+    pub fn may_be_broken(&self, key: &Key, invoked: u64) -> bool {
+        // A process that does not know of a conversion is told of the break of the hold with its new token.
+        let is_it = |attempt: &&Attempt| attempt.lock == key.0 && attempt.tokens.contains(&key.1);
+        let attempt = self.attempts.values().find(is_it);
+        let tokens = attempt.map_or_else(|| [key.1].into(), |attempt| attempt.tokens.clone());
+        let is_named = tokens
+            .into_iter()
+            .any(|token| self.holds.get(&(key.0.clone(), token)).is_some_and(|hold| hold.broken.is_some()));
+        is_named || self.breaks.iter().any(|(lock, asked)| *lock == key.0 && asked.end > invoked)
+    }
+
+    /// Records a violation if a hold was reported as broken although nobody has requested that.
+    pub fn check_broken(&mut self, key: &Key, now: u64) {
+        // The store may have granted it long before its client received it.
+        let first = self.sections_of(&key.0, key.1).min_by_key(|section| section.acquired);
+        let (invoked, acquired) = first.map_or((0, u64::MAX), |section| (section.invoked, section.acquired));
+        let is_misled = self
+            .misled
+            .iter()
+            .any(|(lock, asked)| *lock == key.0 && asked.start < acquired && asked.end > invoked);
+        if !is_misled && !self.may_be_broken(key, invoked) {
+            let what =
+                format!("innocent hold: token {} of {} was broken, which nobody has asked for", key.1, key.0);
+            self.seen.push((now, "break", what));
+        }
     }
 
     /// Returns the time since which no client uses `entry`, at the latest, and the time for which it may be in the store all the same;
@@ -137,18 +231,24 @@ impl Record {
     /// Returns the locks that were granted to a client while a former holder still kept them: the time, and what happened.
     #[must_use]
     pub fn taken_early(&self) -> Vec<(u64, String)> {
-        let is_broken = |kept: &&Kept| {
+        let is_ended = |kept: &&Kept| {
             let since = kept.time.start.saturating_sub(LONGEST_BREAK);
-            self.breaks.iter().any(|(lock, at)| *lock == kept.lock && (since..kept.time.end).contains(at))
+            let is_broken = |(lock, asked): &(&str, Range<u64>)| {
+                *lock == kept.lock && (since..kept.time.end).contains(&asked.start)
+            };
+            let hold = self.holds.get(&(kept.lock.clone(), kept.token));
+            // Another process may have released it, too.
+            hold.is_some_and(|hold| hold.ends > 1 || hold.broken.is_some())
+                || self.breaks.iter().any(is_broken)
         };
-        let taken = self.kept.iter().filter(|kept| !is_broken(kept)).flat_map(|kept| {
+        let taken = self.kept.iter().filter(|kept| !is_ended(kept)).flat_map(|kept| {
             let is_early = |section: &&Section| {
                 section.lock == kept.lock
                     && section.token > Some(kept.token)
                     && section.mode.conflicts_with(kept.mode)
                     && section.acquired < kept.time.end
             };
-            self.sections.iter().filter(is_early).map(|section| {
+            self.sections.iter().filter(is_early).map(move |section| {
                 let Kept { lock, token, time, .. } = kept;
                 let until = Duration::from_nanos(time.end);
                 let what =

@@ -13,8 +13,9 @@ use super::{
     live_entry::LiveEntry,
     network::{Network, Way},
     plan::{Plan, Planted, Style, stream},
+    queue_call::{Call, Reply},
     queue_client::{Endpoint, QueueClient, ReplySender},
-    queue_server::{Call, GrantRecord, QueueServer, Reply},
+    queue_server::{GrantRecord, QueueServer},
     servers::{Events, Life, Opening, Servers},
     time::Time,
     timeline::Timeline,
@@ -109,7 +110,7 @@ impl Server {
 
 impl Endpoint for Server {
     fn call(self: Arc<Self>, link: usize, call: Call, reply: ReplySender) {
-        if let Call::Release(request, _) = &call {
+        if let Call::Release { request, .. } = &call {
             lock(&self.state).releases.insert(request.id);
         }
         if let Call::Claim { earliest_us, .. } = &call
@@ -130,7 +131,8 @@ impl Servers for Server {
             let client = QueueClient::open(self.clone(), (process, life), self.planted);
             lock(&self.state).wakeups.insert(process, client.wakeups());
             client.connect().await;
-            Store::new(Arc::new(client))
+            let client = Arc::new(client);
+            Store::inspectable(client.clone()).parking(client.clone()).converting(client)
         })
     }
 

@@ -4,6 +4,7 @@
 //! in the store are the state of its [`Attempt`].
 
 use std::{
+    collections::BTreeSet,
     ops::Range,
     pin::pin,
     sync::{Arc, Mutex},
@@ -19,8 +20,10 @@ use polylock_testkit::history::Section;
 
 use super::{
     clock::LocalClock,
+    handover::Passing,
+    holds::{HoldRecord, Key},
     network::nanos,
-    plan::{FAULTS_END, MOST_LOCKS, Plan, StoreKind, Style, WORK_END, between},
+    plan::{MOST_LOCKS, Plan, StoreKind, Style, WORK_END, between},
     record::{Attempt, AttemptState, Kept, Loss, Record},
     servers::Servers,
     time::{MS, Time},
@@ -37,6 +40,9 @@ const SLOTS: u32 = 2;
 
 /// The lock of a request that need not be in the queue of a certain one: it is for a slot, or its future is not polled.
 pub const ANY: &str = "any";
+
+/// The time by which a store may give a longer lease than it was asked for: a second in Azure.
+const LEASE_UNIT: Duration = Duration::from_millis(100);
 
 /// One life of a client.
 #[derive(Debug)]
@@ -61,6 +67,8 @@ pub struct Client {
     pub time: Arc<Time>,
     /// The decisions of its workload.
     pub random: Rng,
+    /// The decisions about handles, apart from the others so that runs without handles stay the same.
+    pub handles: Rng,
     /// The record of the run.
     pub record: Arc<Mutex<Record>>,
     /// The events of the run.
@@ -69,14 +77,19 @@ pub struct Client {
 
 /// A request, and the limits of its hold.
 #[derive(Debug, Clone)]
-struct Wish {
-    owner: String,
-    ttl: Duration,
-    min_hold: Duration,
-    max_hold: Option<Duration>,
-    way: Way,
+pub struct Wish {
+    /// The owner of the attempt.
+    pub owner: String,
+    /// The lease.
+    pub ttl: Duration,
+    /// The shortest time of the hold.
+    pub min_hold: Duration,
+    /// The longest time of the hold.
+    pub max_hold: Option<Duration>,
+    /// The way in which it is acquired.
+    pub way: Way,
     /// The time of the run at which it began.
-    invoked: u64,
+    pub invoked: u64,
 }
 
 impl Wish {
@@ -112,20 +125,23 @@ impl Client {
         }
     }
 
-    async fn sleep(&self, time: Duration) {
+    /// Waits, by the clock of the process.
+    pub async fn sleep(&self, time: Duration) {
         SystemClock.sleep_until(SystemClock.now() + time).await;
     }
 
-    fn note(&self, what: impl FnOnce() -> String) {
+    /// Adds an event to the timeline.
+    pub fn note(&self, what: impl FnOnce() -> String) {
         self.timeline.note(&self.name, what);
     }
 
     /// Returns a random duration, in milliseconds for Redis.
-    fn between(&mut self, ms: Range<u64>) -> Duration {
+    pub fn between(&mut self, ms: Range<u64>) -> Duration {
         between(&mut self.random, ms) * self.plan.store.scale()
     }
 
-    fn is_calm(&self) -> bool {
+    /// Returns true in a calm run.
+    pub fn is_calm(&self) -> bool {
         self.plan.style == Style::Calm
     }
 
@@ -165,7 +181,19 @@ impl Client {
             record.waiting.insert(entry.clone());
             let state = AttemptState::Acquiring;
             let leaves_lost = !min_hold.is_zero();
-            record.attempts.insert(owner.clone(), Attempt { patience, leaves_lost, state, since: invoked });
+            let attempt = Attempt {
+                patience,
+                leaves_lost,
+                state,
+                since: invoked,
+                users: BTreeSet::new(),
+                longest: ttl,
+                lock: String::new(),
+                tokens: BTreeSet::new(),
+                converting: BTreeSet::new(),
+                is_ended: false,
+            };
+            record.attempts.insert(owner.clone(), attempt);
         }
         let outcome = acquire(wanted, way).await;
         lock(&self.record).waiting.remove(&entry);
@@ -175,58 +203,27 @@ impl Client {
         match outcome {
             Ok(Some(held)) => self.hold(held, &wish).await,
             Ok(None) => self.note(|| format!("has not acquired {name}")),
-            Err(error) => self.fail(&error, || format!("has not acquired {name}")),
-        }
-    }
-
-    fn draw_wish(&mut self) -> Wish {
-        self.attempts += 1;
-        let owner = format!("{}/{}", self.name, self.attempts);
-        let mut ttl = self.between(self.ttl_ms.clone());
-        let (mut min_hold, mut max_hold) = (Duration::ZERO, None);
-        if self.plan.has_long_leases() {
-            match self.random.u8(..4) {
-                0 => ttl = self.between(2000..4000),
-                1 => ttl = self.between(4000..10_000),
-                _ => {}
-            }
-        }
-        // On Azure a hold is notified of a break when it is renewed, and one with a longest time need not be.
-        if self.is_calm() && self.plan.store != StoreKind::Azure {
-            match self.random.u8(..8) {
-                0 => min_hold = self.between(1..2000),
-                1 => max_hold = Some(self.between(20..2000)),
-                _ => {}
-            }
-        }
-        let way = self.draw_way(ttl);
-        Wish { owner, ttl, min_hold, max_hold, way, invoked: self.time.now() }
-    }
-
-    fn draw_way(&mut self, ttl: Duration) -> Way {
-        match self.random.u8(..if self.is_calm() { 16 } else { 10 }) {
-            0 => Way::Try,
-            1..=5 => Way::Wait,
-            6 | 7 => Way::WaitFor(self.between(1..1500)),
-            8 | 9 => Way::Drop(self.random.u32(0..12), self.between(1..600)),
-            10..=12 => Way::Try,
-            _ => {
-                let longest = 2 * ttl.min(Request::MAX_QUEUE_LEASE);
-                let time = longest.mul_f64(self.random.f64());
-                Way::Stall(self.random.u32(1..5), time, self.random.u8(..3) == 0)
+            Err(error) => {
+                let gave_up_by = invoked + nanos(self.locks.options().outage);
+                if matches!(way, Way::Wait) && error.is_temporary() && self.time.now() < gave_up_by {
+                    let what = format!("{owner} has given up {name}: {}", error.chain());
+                    lock(&self.record).seen.push((self.time.now(), "given up", what));
+                }
+                self.fail(&error, || format!("has not acquired {name}"));
             }
         }
     }
 
     /// Records an error.
-    fn fail(&self, error: &Error, what: impl FnOnce() -> String) {
+    pub fn fail(&self, error: &Error, what: impl FnOnce() -> String) {
         if !error.is_temporary() && !error.is_not_acquired() {
             lock(&self.record).surprises.push(format!("{}: {}", self.name, error.chain()));
         }
         self.note(|| format!("{}: {}", what(), error.chain()));
     }
 
-    async fn hold(&mut self, held: Held, wish: &Wish) {
+    /// Uses a hold, and ends it or passes it on.
+    pub async fn hold(&mut self, held: Held, wish: &Wish) {
         let guard = held.guard();
         let acquired = self.time.now();
         let token = guard.fencing_token().get();
@@ -235,17 +232,14 @@ impl Client {
                 .token(token);
         section.open = true;
         section.deadline = self.deadline(guard, wish);
-        let at = {
-            let mut record = lock(&self.record);
-            record.sections.push(section);
-            record.sections.len() - 1
-        };
-        self.set(&wish.owner, AttemptState::Holding(guard.name().as_str().to_owned(), token));
+        let at = self.join(section, wish);
         self.note(|| format!("holds {} with token {token}", guard.name()));
         let (lasts, end) = self.draw_hold();
+        let passing = self.draw_passing(&held, wish);
+        let guard = held.guard();
         let until = SystemClock.now() + lasts;
         let mut lost = pin!(guard.lost());
-        let is_lost = loop {
+        let loss = loop {
             let renewed = guard.renewed();
             if guard.is_held() {
                 let deadline = self.deadline(guard, wish);
@@ -260,17 +254,20 @@ impl Client {
                     self.update(at, |section, now| section.lost = Some(now));
                     self.note(|| format!("has lost {}: {reason}", guard.name()));
                     self.check_loss(at, &reason, wish);
-                    break true;
+                    break Some(reason);
                 }
                 _ = renewed => {}
-                () = SystemClock.sleep_until(until) => break false,
+                () = SystemClock.sleep_until(until) => break None,
             }
         };
-        if is_lost {
-            self.set(&wish.owner, AttemptState::Over(wish.after_loss()));
-            return self.update(at, |section, _| section.open = false);
+        if let Some(reason) = loss {
+            let is_kept = matches!(reason, LostReason::Broken(_) | LostReason::MaxHold);
+            return self.leave_lost(at, is_kept, wish);
         }
-        self.end(held, end, (at, acquired), wish).await;
+        match passing {
+            Passing::None => self.end(held, end, (at, acquired), wish).await,
+            passing => self.pass_on(held, passing, at, wish).await,
+        }
     }
 
     /// Ends a hold that was not lost.
@@ -284,23 +281,45 @@ impl Client {
         self.update(at, |section, now| (section.released, section.open) = (Some(now), false));
         self.note(|| format!("ends its hold of {}: {end:?}", guard.name()));
         let (shortest, longest) = self.stays_taken(guard, end, acquired, wish);
-        self.set(&wish.owner, AttemptState::Over(longest));
+        let key = key_of(guard);
+        // A hold with a shortest time is ended at that time, or released if it is marked as broken.
+        let is_end = !matches!(end, End::LeaveToExpire) || !wish.min_hold.is_zero();
+        self.leave(&key, is_end, longest, wish);
         let (name, mode, token) = (guard.name().clone(), guard.mode(), guard.fencing_token().get());
         let ended = self.time.now();
         let outcome = finish(held, end, &mut self.random).await;
         self.note(|| format!("has ended its hold: {outcome:?}"));
         let (now, mut record) = (self.time.now(), lock(&self.record));
+        // A hold that ends at a later time is not renewed any more, either.
+        let is_confirmed = matches!(end, End::Release | End::StallRelease(_) | End::ReleaseAfter(_));
+        if outcome.is_ok() && is_confirmed {
+            let tokens = record.attempts.get(&wish.owner).map(|attempt| attempt.tokens.clone());
+            for token in tokens.unwrap_or_default() {
+                record.holds.of(&(key.0.clone(), token)).gone.get_or_insert(now);
+            }
+        }
+        if let Err(Error::Lost { reason: LostReason::Broken(_), .. }) = outcome {
+            record.check_broken(&key, now);
+        }
+        let is_ended_elsewhere =
+            record.holds.get(&key).is_some_and(|hold| hold.ends > 1 || hold.forced.is_some());
+        // Another process that has the hold may release it.
+        let is_left_to_others =
+            matches!(end, End::LeaveToExpire) && record.holds.get(&key).is_some_and(|hold| hold.is_shared);
         // A renewal that is carried out late ends a lease that is longer than the TTL.
         let is_kept = (Duration::from_nanos(1)..=wish.ttl).contains(&shortest);
         match outcome {
-            Ok(()) if is_kept && !matches!(end, End::Drop | End::DropRelease) => {
+            Ok(()) if is_kept && !matches!(end, End::Drop | End::DropRelease) && !is_left_to_others => {
                 // The clocks of the process and the server may differ.
                 let until = ended + nanos(shortest - shortest / 500).saturating_sub(2 * MS);
                 record.kept.push(Kept { lock: name.as_str().to_owned(), mode, token, time: ended..until });
             }
             // The renewal that ends a lease later reports a loss if it is carried out, not answered, and repeated after that.
             Err(Error::Lost { reason: LostReason::Gone, .. })
-                if is_held && longest.is_zero() && expires.is_some_and(|expires| now < expires) =>
+                if is_held
+                    && !is_ended_elsewhere
+                    && longest.is_zero()
+                    && expires.is_some_and(|expires| now < expires) =>
             {
                 let what = format!("false loss: the release of token {token} of {name} by {}", wish.owner);
                 record.seen.push((now, "false loss", what));
@@ -332,6 +351,11 @@ impl Client {
     fn check_loss(&self, at: usize, reason: &LostReason, wish: &Wish) {
         let (now, mut record) = (self.time.now(), lock(&self.record));
         let section = &record.sections[at];
+        let key = (section.lock.clone(), section.token.unwrap_or_default());
+        if let LostReason::Broken(_) = reason {
+            return record.check_broken(&key, now);
+        }
+        let is_over = record.holds.get(&key).is_some_and(HoldRecord::is_over);
         let what = format!("{} of {} with token {:?}: {reason}", section.lock, wish.owner, section.token);
         let is_too_soon = match reason {
             // A grant that is received late has only the rest of a lease.
@@ -340,7 +364,7 @@ impl Client {
                 record.losses.push(Loss { at: now, process: self.process, lease: wish.ttl, what });
                 return;
             }
-            LostReason::Gone => now < section.deadline && self.plan.store.keeps_leases(),
+            LostReason::Gone => now < section.deadline && self.plan.store.keeps_leases() && !is_over,
             LostReason::MaxHold => {
                 wish.max_hold.is_none_or(|max| now < wish.invoked + nanos(max - max / 500))
             }
@@ -359,8 +383,20 @@ impl Client {
             let what = format!("{} holds {} until after {what}", self.name, guard.name());
             lock(&self.record).seen.push((now, "deadline", what));
         };
-        if guard.is_held() && expires.is_some_and(|expires| deadline > expires) {
+        let (key, mut record) = (key_of(guard), lock(&self.record));
+        let hold = record.holds.of(&key);
+        if guard.is_held() && !hold.is_over() {
+            hold.confirm(deadline);
+        }
+        let (is_over, gone) = (hold.is_over(), hold.gone);
+        drop(record);
+        if guard.is_held() && !is_over && expires.is_some_and(|expires| deadline > expires) {
             found("the end of its lease");
+        }
+        // The lease of a renewal that was sent after that. A store may round a lease up.
+        let longest = wish.ttl + wish.ttl / 500 + self.plan.time(LEASE_UNIT);
+        if guard.is_held() && gone.is_some_and(|gone| deadline > gone + nanos(longest)) {
+            found("the lease that it had when another process released or converted it");
         }
         if wish.max_hold.is_some_and(|max| guard.is_held() && deadline > now + nanos(max + max / 500)) {
             found("its longest time");
@@ -371,47 +407,84 @@ impl Client {
     /// Breaks the lock, so that its holder stops at once, or at its next renewal.
     async fn break_lock(&self, name: &'static str) {
         self.note(|| format!("breaks {name}"));
-        lock(&self.record).breaks.push((name, self.time.now()));
-        match self.locks.break_lock(name).await {
+        let number = {
+            let breaks = &mut lock(&self.record).breaks;
+            breaks.push((name, self.time.now()..u64::MAX));
+            breaks.len() - 1
+        };
+        let outcome = self.locks.break_lock(name).await;
+        let now = self.time.now();
+        lock(&self.record).breaks[number].1.end = now;
+        match outcome {
             Ok(holders) => {
-                let (now, tokens) = (self.time.now(), holders.iter().filter_map(|holder| holder.token));
-                lock(&self.record).broken.extend(tokens.map(|token| (name, token.get(), now)));
+                let tokens = holders.iter().filter_map(|holder| holder.token);
+                lock(&self.record).broken.extend(tokens.map(|token| (name.to_owned(), token.get(), now)));
             }
             Err(error) => self.fail(&error, || format!("has not broken {name}")),
         }
     }
 
-    fn draw_hold(&mut self) -> (Duration, End) {
-        let mut lasts = match self.random.u8(..4) {
-            0 => self.between(300..1500),
-            _ => self.between(0..100),
-        };
-        if self.is_calm() && self.random.u8(..8) == 0 {
-            // Some of the long leases are renewed.
-            lasts = self.between(1500..6000);
-        }
-        // A lease that is left to expire looks like a leak at the end of a busy run.
-        let leases_end =
-            if self.is_calm() { self.plan.late_time(WORK_END) } else { self.plan.time(FAULTS_END) };
-        let may_expire = self.time.now() < nanos(leases_end);
-        let end = match self.random.u8(..if self.is_calm() { 12 } else { 10 }) {
-            0..=4 => End::Release,
-            5 => End::DropRelease,
-            8 if may_expire => End::LeaveToExpire,
-            9 if may_expire => End::ReleaseAfter(self.between(1..1000)),
-            10 | 11 => End::StallRelease(self.between(1..500)),
-            _ => End::Drop,
-        };
-        (lasts, end)
-    }
-
     fn set(&self, owner: &str, state: AttemptState) {
         if let Some(attempt) = lock(&self.record).attempts.get_mut(owner) {
-            (attempt.state, attempt.since) = (state, self.time.now());
+            attempt.set(state, self.time.now());
         }
     }
 
-    fn update(&self, at: usize, change: impl FnOnce(&mut Section, u64)) {
+    /// Records that this client has a hold. Returns the number of its section.
+    fn join(&self, section: Section, wish: &Wish) -> usize {
+        let (now, record) = (self.time.now(), &mut *lock(&self.record));
+        let key = (section.lock.clone(), section.token.unwrap_or_default());
+        if let Some(attempt) = record.attempts.get_mut(&wish.owner) {
+            attempt.join(&self.name, &key, wish.ttl, now);
+            attempt.tokens.insert(key.1);
+            attempt.lock.clone_from(&key.0);
+            if attempt.may_be_over(&self.name, key.1) {
+                record.holds.of(&key).end(now);
+            } else if !record.holds.of(&key).is_over() {
+                // A conversion has changed the token.
+                attempt.set(AttemptState::Holding(key.0, key.1), now);
+            }
+        }
+        record.sections.push(section);
+        record.sections.len() - 1
+    }
+
+    /// Records that this client has left a hold. If that ends it for all, the store has it for `keeps` at most.
+    pub fn leave(&self, key: &Key, is_end: bool, keeps: Duration, wish: &Wish) {
+        let (now, record) = (self.time.now(), &mut *lock(&self.record));
+        let Some(attempt) = record.attempts.get_mut(&wish.owner) else { return };
+        if !is_end {
+            let is_shared = record.holds.of(key).is_shared;
+            return attempt.leave(
+                &self.name,
+                if is_shared { keeps.max(attempt.longest) } else { keeps },
+                now,
+            );
+        }
+        attempt.end(&self.name, keeps, now);
+        // A release ends the request, also by a process that does not know of a conversion.
+        attempt.tokens.insert(key.1);
+        record.holds.end(&key.0, &attempt.tokens, now);
+    }
+
+    /// Records that this client has lost a hold. It is the end for all if the store keeps the hold until this client releases it.
+    fn leave_lost(&self, at: usize, is_kept: bool, wish: &Wish) {
+        let key = {
+            let section = &mut lock(&self.record).sections[at];
+            section.open = false;
+            (section.lock.clone(), section.token.unwrap_or_default())
+        };
+        self.leave(&key, is_kept, wish.after_loss(), wish);
+    }
+
+    /// Changes a section.
+    pub fn update(&self, at: usize, change: impl FnOnce(&mut Section, u64)) {
         change(&mut lock(&self.record).sections[at], self.time.now());
     }
+}
+
+/// Returns the lock and the token of a hold.
+#[must_use]
+pub fn key_of(guard: &Guard) -> Key {
+    (guard.name().as_str().to_owned(), guard.fencing_token().get())
 }

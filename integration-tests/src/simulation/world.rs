@@ -1,6 +1,7 @@
 //! A run of a plan: servers, a network, and processes with the real core, on one thread in virtual time.
 
 use std::{
+    collections::BTreeSet,
     future::poll_fn,
     io,
     sync::{Arc, Mutex},
@@ -8,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use polylock_core::{Locks, OwnerId, simulation::Process, sync::lock};
+use polylock_core::{FencingToken, LockName, Locks, OwnerId, simulation::Process, sync::lock};
 use polylock_testkit::history::Section;
 use tokio::{
     runtime::{Builder, Handle},
@@ -40,6 +41,9 @@ use super::{
 
 /// The time after a deadline within which a running process reports the loss.
 const TOLERANCE: Duration = Duration::from_millis(1);
+
+/// The number of the client of process 0 that adopts and breaks holds; the next processes have the next numbers.
+const OPERATOR: usize = 100;
 
 /// The longest time for which work goes on in the background after a release.
 const LONGEST_BACKGROUND: Duration = Duration::from_millis(300);
@@ -200,24 +204,26 @@ impl World {
             let store = servers.clone().open((number, life)).await;
             let locks =
                 Locks::builder(store).owner(&OwnerId::sanitized(&format!("p{number}.{life}"))).build();
-            let clients: Vec<_> = clients
-                .into_iter()
-                .map(|client| Client {
-                    name: format!("p{number}.{life}/c{}", client.number),
-                    process: number,
-                    attempts: 0,
-                    locks: locks.clone(),
-                    servers: servers.clone(),
-                    plan: plan.clone(),
-                    ttl_ms: ttl_ms.clone(),
-                    clock: clock.clone(),
-                    time: time.clone(),
-                    random: stream(seed, &[5, client.number as u64, life]),
-                    record: record.clone(),
-                    timeline: timeline.clone(),
-                })
-                .map(|client| inside.spawn(client.run()))
-                .collect();
+            let client = |number_of_client: usize| Client {
+                name: format!("p{number}.{life}/c{number_of_client}"),
+                process: number,
+                attempts: 0,
+                locks: locks.clone(),
+                servers: servers.clone(),
+                plan: plan.clone(),
+                ttl_ms: ttl_ms.clone(),
+                clock: clock.clone(),
+                time: time.clone(),
+                random: stream(seed, &[5, number_of_client as u64, life]),
+                handles: stream(seed, &[10, number_of_client as u64, life]),
+                record: record.clone(),
+                timeline: timeline.clone(),
+            };
+            let mut clients: Vec<_> =
+                clients.iter().map(|plan| inside.spawn(client(plan.number).run())).collect();
+            if plan.has_handles() {
+                clients.push(inside.spawn(client(OPERATOR + number).run_operator()));
+            }
             for client in clients {
                 if client.await.is_err() {
                     lock(&record).surprises.push(format!("a client of p{number} has panicked"));
@@ -302,18 +308,28 @@ impl World {
                 section.released = Some(now);
             }
         }
+        for attempt in record.attempts.values_mut() {
+            let users = std::mem::take(&mut attempt.users);
+            let (dead, living): (BTreeSet<_>, _) =
+                users.into_iter().partition(|user| user.starts_with(&prefix));
+            attempt.users = living;
+            let longest = attempt.longest;
+            dead.iter().for_each(|user| attempt.leave(user, longest, now));
+        }
         record.waiting.retain(|(client, ..)| !client.starts_with(&prefix));
     }
 
     async fn run(self: Arc<Self>) -> Outcome {
         let (mut violations, mut quiet) = (Vec::new(), Quiet::default());
         let (settled, end) = (self.plan.late_time(SETTLED), self.plan.late_time(RUN_END));
-        if self.plan.style == Style::Busy {
-            // There is no quiet before.
-            self.time.sleep_until(nanos(settled)).await;
-        }
+        // Busy runs have no quiet before.
+        let quiet_from = if self.plan.style == Style::Busy { nanos(settled) } else { 0 };
         while self.time.now() < nanos(end) && !lock(&self.nodes).iter().all(|node| node.work.is_finished()) {
             self.time.sleep_until(self.time.now() + 100 * MS).await;
+            violations.extend(self.shortened());
+            if self.time.now() < quiet_from {
+                continue;
+            }
             let (live, lives, record) = (self.servers.live(), self.lives(), lock(&self.record));
             let events = Events { record: &record, lives: &lives };
             violations.extend(quiet.look(
@@ -330,13 +346,26 @@ impl World {
         self.time.sleep_until(self.time.now() + nanos(background)).await;
         self.check_end(&mut violations).await;
         let stops = |section: &_| self.stops(section);
-        let found = check::sections(&lock(&self.record).sections, TOLERANCE, stops);
+        let found = check::shared_sections(&lock(&self.record), TOLERANCE, stops);
         violations.extend(found.iter().map(Violation::from));
         violations.sort_by_key(|violation| violation.at);
         let sections = lock(&self.record).sections.len();
         // The tasks of all processes end here; none of them is to release anything.
         lock(&self.nodes).iter().for_each(|node| node.process.crash());
         Outcome { sections, violations, timeline: self.timeline.lines() }
+    }
+
+    /// Returns the holds that have less time in the store than it has confirmed.
+    fn shortened(&self) -> Vec<Violation> {
+        let (now, mut record) = (self.time.now(), lock(&self.record));
+        if !self.plan.has_handles() || !self.plan.store.keeps_leases() {
+            return Vec::new();
+        }
+        let expires = |lock: &str, token| {
+            self.servers.expires(&LockName::from_store(lock).ok()?, FencingToken::new(token)?)
+        };
+        let shortened = record.holds.shortened(now, expires).into_iter();
+        shortened.map(|what| Violation::new(now, "shortened", what)).collect()
     }
 
     fn stops(&self, section: &Section) -> Vec<(u64, u64)> {

@@ -5,7 +5,10 @@ use std::{collections::BTreeMap, fmt::Write};
 use polylock_core::{FencingToken, LockName, Mode};
 use polylock_sql::mysql::simulation::{Row, Value};
 
-use super::statement::{Argument, Batch, Call};
+use super::{
+    rows::{Watched, hex},
+    statement::{Batch, Call},
+};
 use crate::simulation::{live_entry::LiveEntry, plan::Planted};
 
 /// The tables.
@@ -22,9 +25,13 @@ pub struct Database {
     holds: BTreeMap<(Vec<u8>, Vec<u8>), Entry>,
     /// The waiters by name and queue position.
     waiters: BTreeMap<(Vec<u8>, i64), Entry>,
-    /// The requests whose claims are refused after their release, and the time until which they are.
-    refused: BTreeMap<(Vec<u8>, Vec<u8>), i64>,
+    /// The notices of the requests whose holds were removed by force, and empty ones of those whose claims are refused after their release; with
+    /// the times until which they are kept.
+    broken: BTreeMap<(Vec<u8>, Vec<u8>), Notice>,
 }
+
+/// A notice, and the time until which it is kept.
+type Notice = (Vec<u8>, i64);
 
 /// A hold or a waiter.
 #[derive(Debug, Clone)]
@@ -35,7 +42,14 @@ struct Entry {
     mode: i64,
     owner: String,
     expires_us: i64,
-    is_parked: bool,
+    /// The notice of a break; an empty one if the hold is parked.
+    notice: Option<Vec<u8>>,
+}
+
+impl Entry {
+    fn is_live(&self, now: i64) -> bool {
+        self.expires_us > now
+    }
 }
 
 /// A grant.
@@ -53,46 +67,9 @@ pub struct Grant {
     pub owner: String,
 }
 
-/// The outcome of one check for waiters.
-#[derive(Debug)]
-pub struct Watched {
-    grants: String,
-    gone: String,
-    nearest: i64,
-}
-
-impl Watched {
-    /// Returns true if the statement need not wait.
-    #[must_use]
-    pub const fn is_final(&self) -> bool {
-        !self.grants.is_empty() || !self.gone.is_empty()
-    }
-
-    /// Returns the row; `before` is the outcome of the check before.
-    #[must_use]
-    pub fn row(self, before: Option<i64>) -> Row {
-        let moved = before.is_some_and(|before| before != self.nearest);
-        let [grants, gone] = [self.grants, self.gone].map(|text| Value::Bytes(text.into_bytes()));
-        Row(vec![grants, gone, Value::Int(moved.into()), Value::Int(self.nearest)])
-    }
-
-    /// Returns the number of waiters ahead of the one that is next.
-    #[must_use]
-    pub const fn nearest(&self) -> i64 {
-        self.nearest
-    }
-}
-
 fn conflicts(mode: i64) -> i64 {
     let mode = u8::try_from(mode).ok().and_then(Mode::from_bit);
     mode.map_or(0, |mode| mode.conflicts().into())
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        write!(text, "{byte:02X}").ok();
-        text
-    })
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -124,7 +101,7 @@ impl Database {
                     mode: mode.int(),
                     owner: text(owner.bytes()),
                     expires_us: self.now_us + ttl.int(),
-                    is_parked: false,
+                    notice: None,
                 };
                 let ttls = (ttl.int(), queue_ttl.int());
                 self.claim((name.bytes(), slot.bytes()), entry, modes.int(), ttls, counts.int(), expiry.int())
@@ -138,11 +115,18 @@ impl Database {
                 let key = (name.bytes().to_vec(), slot.bytes().to_vec());
                 self.park(&key, (request.bytes(), token.int()), (left.int(), refused.int()), expiry.int())
             }
+            ("break", [name, tokens, notice, force, expiry]) => {
+                let (tokens, notice) = (text(tokens.bytes()), notice.bytes());
+                return Some(self.break_holds(name.bytes(), &tokens, notice, force.int() != 0, expiry.int()));
+            }
+            ("notice", [name, _, request, ..]) => {
+                return Some(self.notice(name.bytes(), request.bytes()));
+            }
             ("sweep", _) => {
                 let now = self.now_us;
                 self.holds.retain(|_, hold| hold.expires_us > now);
                 self.waiters.retain(|_, waiter| waiter.expires_us > now);
-                self.refused.retain(|_, until| *until > now);
+                self.broken.retain(|_, (_, until)| *until > now);
                 Row(vec![Value::Bytes(Vec::new()); 3])
             }
             _ => return None,
@@ -189,8 +173,8 @@ impl Database {
         if now > expiry && !self.has(Planted::MysqlLateClaim) {
             return Row(vec![Value::Null, Value::Null, Value::Null, Value::Null, Value::Int(now)]);
         }
-        let is_refused =
-            self.refused.get(&(name.to_vec(), entry.request.clone())).is_some_and(|until| *until > now);
+        let record = self.broken.get(&(name.to_vec(), entry.request.clone()));
+        let is_refused = record.is_some_and(|(_, until)| *until > now);
         if is_refused {
             let behind = Value::Bytes(entry.request);
             return Row(vec![
@@ -266,15 +250,21 @@ impl Database {
             let key = (name.to_vec(), batch.slot(&request));
             let (ttl, queue_ttl) = (batch.number(), batch.number());
             let is_false = self.has(Planted::MysqlFalseRenewal);
+            let is_shortening = self.has(Planted::MysqlShorteningRenewal);
+            let was_broken = self
+                .broken
+                .get(&(name.to_vec(), request.clone()))
+                .is_some_and(|(notice, _)| !notice.is_empty());
             let is_live = |entry: &&mut Entry| entry.request == request && entry.expires_us > now;
             if let Some(hold) = self.holds.get_mut(&key).filter(is_live) {
-                if hold.is_parked {
-                    states += "G,";
+                if let Some(notice) = &hold.notice {
+                    states += if notice.is_empty() { "G," } else { "B," };
                     continue;
                 }
                 let mut left = ttl;
                 if !is_false {
-                    hold.expires_us = hold.expires_us.max(now + ttl);
+                    let until = if is_shortening { now + ttl } else { hold.expires_us.max(now + ttl) };
+                    hold.expires_us = until;
                     left = hold.expires_us - now;
                 }
                 write!(states, "H {left} {} {},", hold.number, hold.mode).ok();
@@ -286,7 +276,7 @@ impl Database {
                     waiter.expires_us = waiter.expires_us.max(now + queue_ttl);
                     states += "Q,";
                 }
-                None => states += "G,",
+                None => states += if was_broken { "B," } else { "G," },
             }
         }
         Row(vec![Value::Bytes(states.into_bytes())])
@@ -298,9 +288,6 @@ impl Database {
         if now > expiry {
             return Row(vec![Value::Null, Value::Null, Value::Bytes(Vec::new()), Value::Int(now)]);
         }
-        if refused > 0 {
-            self.refused.insert((name.to_vec(), request.to_vec()), now + refused);
-        }
         let before = self.waiters.len();
         self.waiters.retain(|(of, _), waiter| of != name || waiter.request != request);
         let key = (name.to_vec(), slot);
@@ -310,8 +297,14 @@ impl Database {
             self.holds.remove(&key);
         }
         let found = is_held || self.waiters.len() < before;
+        let record = (name.to_vec(), request.to_vec());
+        let notice = if found { None } else { self.broken.remove(&record).map(|(notice, _)| notice) };
+        if refused > 0 && !self.has(Planted::MysqlForgottenCopies) {
+            self.broken.insert(record, (Vec::new(), now + refused));
+        }
         let grants = self.hand_over(name).into_bytes();
-        Row(vec![Value::Int(found.into()), Value::Null, Value::Bytes(grants), Value::Int(now)])
+        let notice = notice.map_or(Value::Null, Value::Bytes);
+        Row(vec![Value::Int(found.into()), notice, Value::Bytes(grants), Value::Int(now)])
     }
 
     /// `park.sql`.
@@ -328,15 +321,74 @@ impl Database {
         }
         let is_target =
             |hold: &&mut Entry| hold.request == request && hold.number == token && hold.expires_us > now;
-        let hold = self.holds.get_mut(key).filter(is_target);
-        let is_parked = hold.is_some();
-        if let Some(hold) = hold.filter(|hold| !hold.is_parked) {
-            (hold.is_parked, hold.expires_us) = (true, now + left);
-        }
+        let record = (key.0.clone(), request.to_vec());
+        let (is_parked, notice) = match self.holds.get_mut(key).filter(is_target) {
+            Some(hold) => {
+                if hold.notice.is_none() {
+                    (hold.notice, hold.expires_us) = (Some(Vec::new()), now + left);
+                }
+                (hold.notice.as_ref().is_some_and(Vec::is_empty), hold.notice.clone())
+            }
+            None => (false, self.broken.get(&record).map(|(notice, _)| notice.clone())),
+        };
         if is_parked && refused > 0 {
-            self.refused.insert((key.0.clone(), request.to_vec()), now + refused);
+            self.broken.insert(record, (Vec::new(), now + refused));
         }
-        Row(vec![Value::Int(is_parked.into()), Value::Null, Value::Int(now)])
+        Row(vec![Value::Int(is_parked.into()), notice.map_or(Value::Null, Value::Bytes), Value::Int(now)])
+    }
+
+    /// `break.sql`. The tokens are separated by commas.
+    fn break_holds(
+        &mut self,
+        name: &[u8],
+        tokens: &str,
+        notice: &[u8],
+        force: bool,
+        expiry: i64,
+    ) -> Vec<Row> {
+        let now = self.now_us;
+        let mut head = vec![Value::Null; 8];
+        (head[1], head[6]) = (Value::Int((now <= expiry).into()), Value::Int(now));
+        let mut rows = vec![Row(head)];
+        let tokens: Vec<i64> = tokens.split(',').filter_map(|token| token.parse().ok()).collect();
+        let is_untargeted = self.has(Planted::MysqlUntargetedBreak);
+        let is_target = |of: &[u8], hold: &Entry| {
+            of == name && hold.is_live(now) && (is_untargeted || tokens.contains(&hold.number))
+        };
+        if now > expiry {
+            return rows;
+        }
+        for ((of, _), hold) in self.holds.iter_mut().filter(|((of, _), hold)| is_target(of, hold)) {
+            let notice = hold.notice.get_or_insert_with(|| notice.to_vec()).clone();
+            rows.push(Row(vec![
+                Value::Bytes(of.clone()),
+                Value::Int(hold.number),
+                Value::Int(hold.mode),
+                Value::Bytes(hold.owner.clone().into_bytes()),
+                Value::Bytes(Vec::new()),
+                Value::Int(0),
+                Value::Int(hold.expires_us - now),
+                Value::Bytes(notice),
+            ]));
+        }
+        if force {
+            let removed = self.holds.extract_if(.., |(of, _), hold| is_target(of, hold));
+            for (_, hold) in removed {
+                let shown =
+                    hold.notice.filter(|notice| !notice.is_empty()).unwrap_or_else(|| notice.to_vec());
+                let record = self.broken.entry((name.to_vec(), hold.request)).or_default();
+                *record = (shown, hold.expires_us.max(record.1));
+            }
+        }
+        rows
+    }
+
+    /// `notice.sql`.
+    fn notice(&self, name: &[u8], request: &[u8]) -> Vec<Row> {
+        let marked = self.holds_of(name).filter(|hold| hold.request == request);
+        let removed = self.broken.get(&(name.to_vec(), request.to_vec())).map(|(notice, _)| notice);
+        let notices = marked.filter_map(|hold| hold.notice.as_ref()).chain(removed);
+        notices.map(|notice| Row(vec![Value::Bytes(notice.clone())])).collect()
     }
 
     /// Grants the lock to every waiter that can hold it now.
@@ -441,29 +493,4 @@ impl Database {
 /// Returns the reply to a claim that holds the lock.
 fn held(token: i64, left: i64, now: i64) -> Row {
     Row(vec![Value::Int(token), Value::Int(left), Value::Null, Value::Int(0), Value::Int(now)])
-}
-
-/// Returns the arguments in a readable form.
-#[must_use]
-pub fn shown(arguments: &[Argument]) -> String {
-    let one = |argument: &Argument| match argument {
-        Argument::Int(number) => number.to_string(),
-        Argument::Bytes(bytes) => match str::from_utf8(bytes) {
-            Ok(text) if text.chars().all(|c| c.is_ascii_graphic()) => text.to_owned(),
-            _ => format!("#{}", hex(&bytes[..bytes.len().min(4)])),
-        },
-    };
-    arguments.iter().map(one).collect::<Vec<_>>().join(" ")
-}
-
-/// Returns rows in a readable form.
-#[must_use]
-pub fn shown_rows(rows: &[Row]) -> String {
-    let value = |value: &Value| match value {
-        Value::Null => "NULL".to_owned(),
-        Value::Int(number) => number.to_string(),
-        Value::Bytes(bytes) => shown(&[Argument::Bytes(bytes.clone())]),
-    };
-    let row = |row: &Row| row.0.iter().map(value).collect::<Vec<_>>().join(" ");
-    rows.iter().map(row).collect::<Vec<_>>().join("; ")
 }

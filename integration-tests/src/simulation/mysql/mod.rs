@@ -4,18 +4,23 @@
 //! |---|---|
 //! | [`node`] | the server: its connections and its clock |
 //! | [`statement`] | the calls of the routines, as text |
-//! | [`database`] | the tables and the routines |
+//! | [`database`], [`rows`] | the tables and the routines; the rows that they return |
 //!
 //! The driver, `sqlx`, is replaced: it opens its own sockets. Each routine is one step here; a real server runs some of them as several
 //! transactions, and interleaves their statements.
 
 pub mod database;
 pub mod node;
+pub mod rows;
 pub mod statement;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use polylock_core::{Clock, FencingToken, LockName, Store, SystemClock, simulation::Connecting};
+use async_trait::async_trait;
+use polylock_core::{
+    BreakOrder, Clock, Entry, FencingToken, Inspect, LockName, LockStatus, Result, Store, SystemClock,
+    simulation::Connecting,
+};
 use polylock_sql::mysql::{Config, simulation};
 
 use self::{
@@ -68,6 +73,25 @@ impl MySqlServers {
     }
 }
 
+/// Breaks holds, and finds no lock: the model of the server has the routines, and not the queries of inspection.
+#[derive(Debug)]
+struct OnlyBreaks(Arc<dyn Inspect>);
+
+#[async_trait]
+impl Inspect for OnlyBreaks {
+    async fn inspect(&self, name: &LockName) -> Result<LockStatus> {
+        Ok(LockStatus::new(name.clone(), Vec::new(), Vec::new()))
+    }
+
+    async fn list(&self, _: &str) -> Result<Vec<LockStatus>> {
+        Ok(Vec::new())
+    }
+
+    async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>> {
+        self.0.break_lock(name, order).await
+    }
+}
+
 impl Servers for MySqlServers {
     fn open(self: Arc<Self>, _: Life) -> Opening {
         Box::pin(async move {
@@ -75,8 +99,10 @@ impl Servers for MySqlServers {
                 let config = Config::new("mysql://n0/app").unwrap_or_else(|error| unreachable!("{error}"));
                 let config = config.operation_timeout(OPERATION_TIMEOUT);
                 match simulation::connect(config, "n0".to_owned()).await {
-                    // The model of the server has the routines, and not the queries of inspection.
-                    Ok(store) => return Store { inspect: None, ..store },
+                    Ok(store) => {
+                        let breaks = store.inspect.clone().map(|inspect| Arc::new(OnlyBreaks(inspect)) as _);
+                        return Store { inspect: breaks, ..store };
+                    }
                     Err(error) => assert!(error.is_temporary(), "{}", error.chain()),
                 }
                 SystemClock.sleep_until(SystemClock.now() + REOPEN).await;

@@ -11,7 +11,8 @@ use polylock_core::sync::lock;
 use polylock_sql::mysql::simulation::{END, Row, encode};
 
 use super::{
-    database::{self, Database},
+    database::Database,
+    rows,
     statement::{Argument, Call},
 };
 use crate::simulation::{
@@ -147,7 +148,7 @@ impl Node {
         rows: &[Row],
     ) {
         self.timeline.note("server", || {
-            let (arguments, rows) = (database::shown(arguments), database::shown_rows(rows));
+            let (arguments, rows) = (rows::shown(arguments), rows::shown_rows(rows));
             format!("p{process} {routine} {arguments}: {rows}")
         });
         state.listener.send(connection, encode(rows));

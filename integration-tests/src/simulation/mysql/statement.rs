@@ -53,9 +53,16 @@ pub fn unhex(digits: &str) -> Option<Vec<u8>> {
 }
 
 impl<'a> Call<'a> {
-    /// Parses `CALL polylock_ROUTINE_VERSION(ARGUMENT, ...);`.
+    /// Parses `CALL polylock_ROUTINE_VERSION(ARGUMENT, ...);`, or the query of a notice, which has the name, the slot and the request.
     #[must_use]
     pub fn parse(text: &'a str) -> Option<Self> {
+        if text.trim().starts_with("SELECT notice FROM") {
+            let literals =
+                text.split("x'").skip(1).map(|rest| rest.split_once('\'').map(|(digits, _)| digits));
+            let arguments =
+                literals.map(|digits| unhex(digits?).map(Argument::Bytes)).collect::<Option<_>>()?;
+            return Some(Self { routine: "notice", arguments });
+        }
         let (routine, rest) = text.trim().strip_prefix("CALL polylock_")?.split_once('(')?;
         let (routine, _) = routine.rsplit_once('_')?;
         let arguments = rest.strip_suffix(");")?.split(", ").map(Argument::parse).collect::<Option<_>>()?;

@@ -36,6 +36,18 @@ pub const fn changes(planted: Option<Planted>) -> Changes {
         Planted::RedisLostNotification => {
             &[("return redis.call(is_in_slot and 'SPUBLISH' or 'PUBLISH', channel, message)", "return 1")]
         }
+        Planted::RedisShorteningRenewal => {
+            &[("entry[5] = math.max(entry[5], now + ttl)", "entry[5] = now + ttl")]
+        }
+        Planted::RedisRevivedPark => &[(
+            "        if entry[8] then\n            return",
+            "        if entry[8] and entry[8] ~= '' then\n            return",
+        )],
+        Planted::RedisForgottenCopies => &[("refuse(id, ARGV[2], ARGV[3])", "refuse(id, ARGV[2], '0')")],
+        Planted::RedisUntargetedBreak => &[("if targets[entry[1]] then", "if true then")],
+        Planted::RedlockUntargetedBreak => {
+            &[("if value and entry[1] == number then\n    local left", "if value then\n    local left")]
+        }
         Planted::RedlockLiveVote => &[("is_of(id) and (number == 0 or entry[1] <= number)", "is_of(id)")],
         Planted::RedlockUnmarkedVote => &[(
             "return {YES, number, tonumber(ttl), now, member, ''}",
