@@ -152,6 +152,30 @@ impl Locks {
         engine::adopt(self.handle.clone(), request, terms).await.map(Guard::new)
     }
 
+    /// Releases a hold that belongs to no process: see [`HoldHandle`]. A hold that was [broken](Self::break_lock), or that ends at a
+    /// [later time](crate::Guard::release_after), is released, too. Guards of it in other processes lose it at their next renewal.
+    ///
+    /// # Errors
+    /// [`Error::Lost`](crate::Error::Lost) if the hold has ended before; [`Error::Unsupported`](crate::Error::Unsupported) if the holds of the store
+    /// end with their session; [`Error::Unavailable`](crate::Error::Unavailable) if the store has not confirmed it within
+    /// [`Options::outage`].
+    ///
+    /// # Cancel safety
+    /// Once polled, the release continues if the future is dropped.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// # let locks = polylock_core::Locks::new(polylock_core::memory::connect());
+    /// let handle = locks.lock("gpu").ttl(Duration::from_secs(2 * 3600)).acquire().await?.into_handle().await?;
+    /// locks.release(&handle).await?;
+    /// assert!(locks.inspect("gpu").await?.is_free());
+    /// # Ok::<(), polylock_core::Error>(()) }).unwrap();
+    /// ```
+    pub async fn release(&self, hold: &HoldHandle) -> Result<()> {
+        engine::release(self.handle.clone(), hold.request(hold.ttl())).await
+    }
+
     /// Returns the capabilities of the store.
     #[must_use]
     pub fn capabilities(&self) -> &Capabilities {

@@ -167,7 +167,7 @@ planted! {
     never_notifies: NeverNotifies =>
         "wait::a_push_is_faster_than_the_recheck" "conversion::a_downgrade_is_faster_than_the_recheck";
     forgets_releases: ForgetsReleases =>
-        "exclusion::one_holder_at_a_time" "wait::a_release_wakes_the_next_waiter" "leaks::nothing_after_losses"
+        "handles::a_broken_hold_is_released_by_its_handle" "exclusion::one_holder_at_a_time" "wait::a_release_wakes_the_next_waiter" "leaks::nothing_after_losses"
         "leaks::nothing_after_cycles_over_distinct_names" "cancel::at_every_poll_of_a_free_acquire"
         "cancel::at_every_poll_of_a_try" "cancel::at_every_poll_of_a_release" "cancel::at_every_poll_of_a_run"
         "cancel::with_a_claim_in_flight" "cancel::with_a_release_in_flight" "cancel::at_many_instants"

@@ -76,8 +76,7 @@ pub(crate) async fn renew(global: &Global, args: &Renew, output: &Output) -> Res
 /// Releases a hold.
 pub(crate) async fn release(global: &Global, handle: &Handle, output: &Output) -> Result<u8, Failure> {
     let hold = parse(handle)?;
-    let guard = connect(store::choose(global, output)?, None).await?.adopt(&hold).await?;
-    guard.release().await?;
+    connect(store::choose(global, output)?, None).await?.release(&hold).await?;
     Ok(0)
 }
 

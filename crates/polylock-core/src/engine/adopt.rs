@@ -8,8 +8,8 @@ use super::{
     shared_hold::{SharedHold, StoreHandle},
 };
 use crate::{
-    Error, Grant, HoldHandle, HoldLifetime, HoldTerms, KeepAlive, LostReason, Operation, Request, Result,
-    bug::Bug, io, process::has_bug,
+    Error, Grant, HoldHandle, HoldLifetime, HoldTerms, KeepAlive, LostReason, Operation, Release, Request,
+    Result, bug::Bug, io, process::has_bug,
 };
 
 impl SharedHold {
@@ -69,6 +69,25 @@ pub(crate) async fn adopt(
     adopted.hold().receive();
     drop(adopting);
     Ok(adopted)
+}
+
+/// Releases the hold of `request`, which other processes may know, whatever its lease.
+pub(crate) async fn release(handle: Arc<StoreHandle>, request: Request) -> Result<()> {
+    check_lifetime(&handle)?;
+    let _releasing = handle.context.lifecycle.begin()?;
+    let (context, request) = (handle.context.clone(), Arc::new(request));
+    let released = {
+        let (context, request) = (context.clone(), request.clone());
+        async move {
+            let until = context.now() + context.options.outage.max(FIRST_REPLY);
+            context.release_until(&request, until, 0).await
+        }
+    };
+    let failed = |cause| io::failed(context.backend(), Operation::Release, cause);
+    match handle.foreground.begin(Operation::Release, released)?.await.map_err(failed)?? {
+        Release::Released => Ok(()),
+        Release::Lost(reason) => Err(Error::Lost { name: request.name.clone(), reason }),
+    }
 }
 
 fn check_lifetime(handle: &StoreHandle) -> Result<()> {

@@ -9,7 +9,11 @@
 //! without success is undone by a conversion to the mode before: until the store has confirmed that, the hold may exclude more than its
 //! holder knows, which is safe.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use futures_util::FutureExt;
 use tokio::sync::oneshot;
@@ -172,7 +176,10 @@ impl Conversions {
                     sent.reply().await
                 }
             };
-            match self.hold.retry_while_held(Operation::Convert, send).await? {
+            self.hold.has_unknown_token.store(true, Ordering::Relaxed);
+            let outcome = self.hold.retry_while_held(Operation::Convert, send).await?;
+            self.hold.has_unknown_token.store(false, Ordering::Relaxed);
+            match outcome {
                 ConversionOutcome::Converted(token) => {
                     self.hold.converted(to, token);
                     return Ok(Attempt::Converted);

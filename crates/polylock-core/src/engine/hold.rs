@@ -21,8 +21,8 @@ use super::{
     phase::{Phase, PhaseCell},
 };
 use crate::{
-    Error, FencingToken, Grant, HoldTerms, KeepAlive, LockName, LostReason, Mode, Moment, Operation, Release,
-    Request, RequestId, Result, io, metrics::Measured, observer, sync::lock,
+    Error, FencingToken, Grant, HoldTerms, LockName, LostReason, Mode, Moment, Operation, Request, RequestId,
+    Result, io, metrics::Measured, observer, sync::lock,
 };
 
 /// One hold, shared by its guards and the keeper.
@@ -37,6 +37,8 @@ pub(crate) struct Hold {
     known_elsewhere: AtomicBool,
     /// Locked by a conversion, so that there is one at a time.
     pub(super) conversion: Arc<tokio::sync::Mutex<()>>,
+    /// True if a conversion was sent whose outcome is not known: the hold may have another token in the store.
+    pub(super) has_unknown_token: AtomicBool,
     /// Shared with the futures that wait for changes, so that they do not keep the hold.
     phase: Arc<PhaseCell>,
     times: HoldTimes,
@@ -78,6 +80,7 @@ impl Hold {
             terms: Mutex::new(HoldTerms::new(grant.token, request.mode)),
             known_elsewhere: AtomicBool::new(request.outlives_process),
             conversion: Arc::default(),
+            has_unknown_token: AtomicBool::new(false),
             request,
             phase: Arc::new(PhaseCell::new(Phase::Held { deadline, received: false })),
             times,
@@ -130,7 +133,7 @@ impl Hold {
         self.span.get().map_or_else(Span::none, |span| span.0.clone())
     }
 
-    fn span_id(&self) -> Option<tracing::span::Id> {
+    pub(super) fn span_id(&self) -> Option<tracing::span::Id> {
         self.span.get().and_then(|span| span.0.id())
     }
 
@@ -313,99 +316,6 @@ impl Hold {
     /// Returns the time until which the release of a hold with this deadline is worth retrying.
     pub(super) fn release_by(&self, deadline: Moment) -> Moment {
         deadline.max(self.context.now() + self.request.ttl / 3)
-    }
-
-    /// Records that a hold which its holder has ended is not released: its lease expires.
-    pub(crate) fn left_to_expire(&self) {
-        self.context.record(&self.request.name, Measured::Release { outcome: "expired", via: "expiry" });
-        tracing::debug!(parent: self.span_id(), lock.name = %self.request.name, "left to expire");
-    }
-
-    /// Releases a hold that its holder has ended, and retries for a whole lease at least. `attempts` have been made before.
-    pub(crate) async fn release(
-        self: Arc<Self>,
-        until: Moment,
-        via: &'static str,
-        attempts: u32,
-        under_way: WorkGuard,
-    ) -> Result<()> {
-        // A renewal without a reply may have been carried out: then the lease ends after its deadline here.
-        let until = until.max(self.context.now() + self.request.ttl);
-        let reply = self.context.release_until(&self.last_request(), until, attempts).await;
-        self.released(reply, via, under_way)
-    }
-
-    /// Records the outcome of a release and returns it for the holder.
-    pub(crate) fn released(
-        &self,
-        reply: Result<Release>,
-        via: &'static str,
-        under_way: WorkGuard,
-    ) -> Result<()> {
-        let outcome = match &reply {
-            Ok(Release::Released) => "released",
-            Ok(Release::Lost(_)) => "lost",
-            Err(_) => "error",
-        };
-        self.context.record(&self.request.name, Measured::Release { outcome, via });
-        tracing::debug!(
-            parent: self.span_id(), lock.name = %self.request.name, lock.fencing_token = %self.token(), via, outcome,
-            "released"
-        );
-        let reply = reply.and_then(|release| match release {
-            Release::Released => Ok(()),
-            // Another holder may have worked at the same time: this reply, not a renewal, reports the loss.
-            Release::Lost(reason) => {
-                self.report_loss(&reason);
-                Ended::Lost(reason).into_result(self.name())
-            }
-        });
-        drop(under_way);
-        reply
-    }
-
-    /// Makes the store end a hold, which its holder has ended, at `end`, and retries until `until`.
-    pub(crate) async fn park(
-        self: Arc<Self>,
-        until: Moment,
-        end: Moment,
-        under_way: WorkGuard,
-    ) -> Result<()> {
-        let outcome = self.context.park_until(&self.last_request(), self.token(), until, end).await;
-        self.left(outcome, under_way).await
-    }
-
-    /// Renews a hold, which its holder has ended, a last time, and retries until `until`. Returns the lease.
-    pub(crate) async fn renew_last(self: Arc<Self>, until: Moment, under_way: WorkGuard) -> Result<Duration> {
-        let mut lease = Duration::ZERO;
-        let outcome =
-            self.context.renew_until(&self.last_request(), until).await.map(|outcome| match outcome {
-                KeepAlive::Held { lease: kept, .. } => {
-                    lease = kept;
-                    Release::Released
-                }
-                KeepAlive::Lost(reason) => Release::Lost(reason),
-                KeepAlive::Queued | KeepAlive::Unknown => Release::Lost(LostReason::Gone),
-            });
-        self.left(outcome, under_way).await.map(|()| lease)
-    }
-
-    /// Records the outcome of the last operation on a hold that is left to expire, and returns it for the holder.
-    async fn left(self: Arc<Self>, outcome: Result<Release>, under_way: WorkGuard) -> Result<()> {
-        let label = match &outcome {
-            Ok(Release::Released) => "expired",
-            Ok(Release::Lost(_)) => "lost",
-            Err(_) => "error",
-        };
-        self.context.record(&self.request.name, Measured::Release { outcome: label, via: "expiry" });
-        tracing::debug!(parent: self.span_id(), lock.name = %self.request.name, outcome = label, "left to expire");
-        let Release::Lost(lost) = outcome? else { return Ok(()) };
-        self.report_loss(&lost);
-        if let LostReason::Broken(_) = lost {
-            // The store excludes other requests until this release.
-            self.clone().release_lost(under_way).await;
-        }
-        Ended::Lost(lost).into_result(self.name())
     }
 
     /// Releases a hold that was lost and is still kept, in the background: the store excludes other requests until then. Has no effect on

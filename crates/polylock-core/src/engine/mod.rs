@@ -15,6 +15,7 @@ mod first_claim;
 mod foreground;
 mod gauges;
 mod hold;
+mod hold_end;
 mod hold_events;
 mod hold_limits;
 mod keeper;
@@ -31,7 +32,7 @@ mod steps;
 
 pub(crate) use acquire::acquire;
 pub(crate) use acquisition::Limits;
-pub(crate) use adopt::adopt;
+pub(crate) use adopt::{adopt, release};
 pub(crate) use backoff::Backoff;
 pub use connect::connect_within;
 pub(crate) use context::StoreContext;

@@ -63,6 +63,19 @@ pub(super) async fn a_broken_hold_is_not_adopted(trial: Trial) -> Outcome {
     Ok(())
 }
 
+pub(super) async fn a_broken_hold_is_released_by_its_handle(trial: Trial) -> Outcome {
+    let (here, there) = (trial.locks().await, trial.locks().await);
+    let hold = handle(acquired(here.lock("n")).await).await;
+    soon("break", there.break_lock("n")).await.expect("a store that can be inspected");
+    assert!(tried(there.lock("n")).await.is_none(), "a break without force waits for the holder");
+    soon("release", there.release(&hold)).await.expect("the hold is in the store");
+    released(tried(there.lock("n")).await.expect("free after the release")).await;
+    let lost = soon("release", there.release(&hold)).await;
+    assert!(lost.as_ref().is_err_and(|error| error.lost().is_some()), "{lost:?}");
+    trial.assert_entries(0, "at the end").await;
+    Ok(())
+}
+
 pub(super) async fn a_hold_of_a_session_has_no_handle(trial: Trial) -> Outcome {
     let locks = trial.locks().await;
     let guard = acquired(locks.lock("n")).await;

@@ -206,6 +206,7 @@ macro_rules! __cases {
                 another_process_renews_and_releases_the_hold [Anywhere]
                 a_hold_that_nobody_renews_ends_with_its_lease [Anywhere]
                 a_broken_hold_is_not_adopted [Anywhere Inspect]
+                a_broken_hold_is_released_by_its_handle [Anywhere Inspect]
                 a_hold_of_a_session_has_no_handle []
                 a_renewal_elsewhere_never_shortens_the_lease [Anywhere]
                 an_adoption_has_the_terms_of_the_store [Anywhere Convert]

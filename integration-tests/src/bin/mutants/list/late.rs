@@ -160,4 +160,21 @@ pub(super) const MUTANTS: &[Mutant] = &[
         to: "present.map_or(terms, |_| terms)",
         test: ("conformance", "memory::handles::an_adoption_has_the_terms_of_the_store"),
     },
+    Mutant {
+        name: "core: a hold is parked by the token that it had before a conversion without a reply",
+        file: "crates/polylock-core/src/engine/hold_end.rs",
+        from: "if self.has_unknown_token.load(Ordering::Relaxed)",
+        to: "if false",
+        test: ("park", "a_hold_lasts_for_its_min_hold_although_a_conversion_is_under_way"),
+    },
+    Mutant {
+        name: "both: a break ends another reader of the same process",
+        file: "crates/polylock-core/src/transition/inspect.rs",
+        from: "let is_certain = count_same(&olds, &entry) == 1 && count_same(&news, &entry) == 1;",
+        to: "let is_certain = true;",
+        test: (
+            "units of library polylock_core",
+            "transition::tests::a_break_of_one_reader_ends_no_other_with_the_same_owner",
+        ),
+    },
 ];
