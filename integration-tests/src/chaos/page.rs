@@ -226,6 +226,7 @@ integration-tests/peers/run.sh                                    # the other li
 cargo run -p polylock-integration-tests --bin chaos -- short      # all stores, in less than 15 minutes
 cargo run -p polylock-integration-tests --bin simulate -- --seconds 60 --store redis --record integration-tests/record/simulation.jsonl
 cargo run -p polylock-integration-tests --bin simulate -- --all-planted 3
+cargo run -p polylock-integration-tests --bin late -- --store redis --schedules 1000 --record integration-tests/record/late.jsonl
 cargo run -p polylock-integration-tests --bin chaos -- page       # this page, from the records
 ```
 

@@ -27,6 +27,9 @@ its lease. A break, or a release of a hold that others know, which has failed mu
 ";
 
 const EXCEPTIONS: &str = "
+The two shortened leases are of one schedule, and of a bug that is not mended: a late message carries out an upgrade that has timed out, and before its undo has a reply,
+`release_after` names the token before the upgrade. It reports the loss of the hold, and the lock stays taken until the end of its lease.
+
 Exceptions that the documentation of a store names, with the number of times that each was seen:
 
 | store | exception | seen |
