@@ -36,6 +36,10 @@ pub async fn play(url: String, lanes: usize) -> io::Result<()> {
     while let Some(command) = commands.recv().await {
         let player = player.clone();
         tokio::spawn(async move {
+            if let Some(lane) = player.lanes.get(command.lane) {
+                // The time for it, which is long on a busy machine, is no part of the operation; an error is that of the operation.
+                lane.get_or_try_init(|| Locks::connect(&player.url)).await.ok();
+            }
             let invoked = now().as_nanos();
             let outcome = player.carry_out(&command).await;
             let reply = Reply { id: command.id, invoked, returned: now().as_nanos(), outcome };
