@@ -20,6 +20,7 @@ mod server;
 #[path = "../../../polylock-redis/src/redlock/server_votes.rs"]
 mod server_votes;
 mod steps;
+#[cfg_attr(not(test), expect(dead_code, reason = "the model has no breaks"))]
 #[path = "../../../polylock-redis/src/redlock/tally.rs"]
 mod tally;
 
@@ -410,13 +411,13 @@ impl Redlock {
             return;
         };
         client.absent[at] = !is_extended;
-        let extension = if is_extended { Extension::Extended } else { Extension::Absent };
-        if extension != Extension::Extended || counts {
+        let extension = if is_extended { Extension::Extended(token) } else { Extension::Absent };
+        if !is_extended || counts {
             renewals.reply(at, extension);
         }
         let sent = if self.has(Bug::DeadlineFromReply) { *now } else { *sent };
         match renewals.outcome() {
-            Some(Renewed::Extended) => {
+            Some(Renewed::Extended(_)) => {
                 client.renewal = None;
                 if client.believes(*now) && is_before_deadline(*now, sent, TTL) {
                     client.grant = Some((token, sent, TTL));

@@ -19,30 +19,34 @@ use super::{
 /// The replies of the servers about one request.
 struct Tally {
     renewals: Renewals,
-    /// The number of the votes that were extended, and the shortest time left of one of them.
-    vote: Option<(FencingToken, Duration)>,
+    /// The number of each vote that was extended, and the time left of it.
+    votes: Vec<(i64, Duration)>,
     /// The notice of a break.
     notice: String,
 }
 
 impl Tally {
     fn reply(&mut self, server: usize, extension: Extension, text: &str, counts: bool) {
-        if extension != Extension::Extended || counts {
-            self.renewals.reply(server, extension);
+        if let Extension::Extended(number) = extension {
+            if counts {
+                self.renewals.reply(server, extension);
+            }
+            let ms = text.split(' ').nth(1).and_then(|ms| ms.parse().ok()).unwrap_or(0);
+            self.votes.push((number, lease_left(Duration::from_millis(ms))));
+            return;
         }
-        if extension == Extension::Extended {
-            let vote = text.split_once(' ').and_then(|(number, ms)| {
-                let number = FencingToken::new(number.parse::<i64>().ok()?)?;
-                Some((number, lease_left(Duration::from_millis(ms.parse().ok()?))))
-            });
-            self.vote = match (self.vote, vote) {
-                // A vote for a smaller number is withdrawn.
-                (Some((known, left)), Some((number, new))) => Some((known.max(number), left.min(new))),
-                (known, vote) => known.or(vote),
-            };
-        } else if !text.is_empty() {
+        self.renewals.reply(server, extension);
+        if !text.is_empty() {
             text.clone_into(&mut self.notice);
         }
+    }
+
+    /// Returns the hold for this number, which a majority has extended, to `ttl` or beyond.
+    fn held(&self, number: i64, ttl: Duration) -> KeepAlive {
+        let votes = self.votes.iter().filter(|(other, _)| *other == number);
+        let left = votes.map(|(_, left)| *left).min().unwrap_or_default();
+        let terms = FencingToken::new(number).map(|token| HoldTerms::new(token, Mode::Exclusive));
+        KeepAlive::Held { lease: left.max(ttl), terms }
     }
 }
 
@@ -67,7 +71,7 @@ impl RedlockBackend {
             let (servers, batch) = (self.servers.clone(), batch.clone());
             Some(async move { node.keep_alive(&servers.scripts, &batch, false, timeout).await.reply })
         };
-        let tally = || Tally { renewals: Renewals::new(servers), vote: None, notice: String::new() };
+        let tally = || Tally { renewals: Renewals::new(servers), votes: Vec::new(), notice: String::new() };
         let mut tallies: Vec<Tally> = requests.iter().map(|_| tally()).collect();
         let replies = poll(Operation::Renew, nodes, timeout, send, |server, reply| {
             if let Ok(Extensions { outcomes, counts }) = reply {
@@ -94,12 +98,7 @@ impl RedlockBackend {
             .zip(&outcomes)
             .zip(requests)
             .map(|((tally, outcome), request)| match outcome {
-                Some(Renewed::Extended) => {
-                    let (terms, left) = tally.vote.map_or((None, Duration::ZERO), |(number, left)| {
-                        (Some(HoldTerms::new(number, Mode::Exclusive)), left)
-                    });
-                    KeepAlive::Held { lease: left.max(request.ttl), terms }
-                }
+                Some(Renewed::Extended(number)) => tally.held(*number, request.ttl),
                 Some(Renewed::Lost) => KeepAlive::Lost(lost_reason(&tally.notice)),
                 None => KeepAlive::Unknown,
             })
@@ -117,7 +116,7 @@ impl RedlockBackend {
         let mut proposals = self.servers.proposals();
         for (index, renewal) in batch.iter().enumerate() {
             let Renewal { request, number } = renewal;
-            if outcomes[index] != Some(Renewed::Extended) || *number == UNKNOWN {
+            if outcomes[index] != Some(Renewed::Extended(*number)) {
                 continue;
             }
             proposals.extend(request.id, request.obsolete_at(SystemClock.now()));
@@ -160,7 +159,7 @@ async fn restore_votes(servers: &ServerSet, server: usize, votes: Vec<(Sent, Ren
 fn definite_reply(attempt: &Attempt<Extensions>, index: usize, number: i64) -> Option<DefiniteReply> {
     match &attempt.reply {
         Ok(Extensions { outcomes, .. }) => match outcomes[index].0 {
-            Extension::Extended => Some(DefiniteReply::Voted(number)),
+            Extension::Extended(_) => Some(DefiniteReply::Voted(number)),
             // The server has a vote.
             Extension::Marked => None,
             Extension::Absent => (!attempt.may_execute_late).then_some(DefiniteReply::Refused),

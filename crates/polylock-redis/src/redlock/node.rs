@@ -281,7 +281,7 @@ impl Node {
             self.run::<Vec<(i64, Vec<u8>)>>(Operation::Renew, timeout, &call).await;
         let reply = outcome.and_then(|((.., outcomes), observed)| {
             let counts = self.counts(observed);
-            let outcomes = outcomes.iter().map(|(code, notice)| Some((extension(*code)?, text(notice))));
+            let outcomes = outcomes.iter().map(|(code, bytes)| extension(*code, text(bytes)));
             match outcomes.collect::<Option<Vec<_>>>() {
                 Some(outcomes) if outcomes.len() == batch.len() => Ok(Extensions { outcomes, counts }),
                 _ => Err(self.link.unexpected(Operation::Renew, "invalid outcomes of a renewal")),
@@ -474,14 +474,15 @@ struct MembershipReply<T> {
     may_execute_late: bool,
 }
 
-/// Converts the script's word for the renewal of one request into its outcome.
-const fn extension(code: i64) -> Option<Extension> {
-    match code {
-        code::YES => Some(Extension::Extended),
-        code::MARKED => Some(Extension::Marked),
-        code::NO => Some(Extension::Absent),
-        _ => None,
-    }
+/// Converts the script's word and text for the renewal of one request into its outcome.
+fn extension(code: i64, text: String) -> Option<(Extension, String)> {
+    let outcome = match code {
+        code::YES => Extension::Extended(text.split(' ').next()?.parse().ok()?),
+        code::MARKED => Extension::Marked,
+        code::NO => Extension::Absent,
+        _ => return None,
+    };
+    Some((outcome, text))
 }
 
 /// Returns a nonce for a server that has no membership yet.

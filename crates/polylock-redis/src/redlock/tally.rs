@@ -52,8 +52,8 @@ pub(super) struct Renewals {
 /// A server's reply to a renewal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Extension {
-    /// The server has extended its vote, and its vote counts.
-    Extended,
+    /// The server has extended its vote for this number, and its vote counts.
+    Extended(i64),
     /// The server's vote was marked by a break.
     Marked,
     /// The server has no vote for the request.
@@ -63,9 +63,9 @@ pub(super) enum Extension {
 /// The outcome of a renewal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Renewed {
-    /// A majority has extended the vote.
-    Extended,
-    /// Too few unmarked votes can be left for a majority.
+    /// A majority has extended the vote for this number.
+    Extended(i64),
+    /// Too few unmarked votes for one number can be left for a majority.
     Lost,
 }
 
@@ -80,14 +80,22 @@ impl Renewals {
     }
 
     /// Returns the outcome, as soon as further replies can't change it.
+    ///
+    /// A renewal that does not know the number extends every vote of its request. A vote for a smaller number is withdrawn, and its withdrawal
+    /// may arrive at any time, so it does not add to a majority for the greater one.
     pub(super) fn outcome(&self) -> Option<Renewed> {
-        let replied = |extension| self.replies.iter().filter(|reply| **reply == Some(extension)).count();
+        let count = |wanted| self.replies.iter().filter(|reply| **reply == wanted).count();
         let quorum = quorum(self.replies.len());
-        if replied(Extension::Extended) >= quorum {
-            return Some(Renewed::Extended);
+        let numbers = self.replies.iter().filter_map(|reply| match reply {
+            Some(Extension::Extended(number)) => Some(*number),
+            _ => None,
+        });
+        let votes = |number| count(Some(Extension::Extended(number)));
+        let (most, number) = numbers.map(|number| (votes(number), number)).max().unwrap_or_default();
+        if most >= quorum {
+            return Some(Renewed::Extended(number));
         }
-        let lost = replied(Extension::Marked) + replied(Extension::Absent);
-        (self.replies.len() - lost < quorum).then_some(Renewed::Lost)
+        (most + count(None) < quorum).then_some(Renewed::Lost)
     }
 }
 
@@ -124,10 +132,26 @@ mod tests {
             }
             renewals.outcome()
         };
-        let (yes, marked, absent) = (Extension::Extended, Extension::Marked, Extension::Absent);
+        let (yes, marked, absent) = (Extension::Extended(7), Extension::Marked, Extension::Absent);
         assert_eq!(outcome(&[marked, marked, yes, yes]), None);
-        assert_eq!(outcome(&[marked, marked, yes, yes, yes]), Some(Renewed::Extended));
+        assert_eq!(outcome(&[marked, marked, yes, yes, yes]), Some(Renewed::Extended(7)));
         assert_eq!(outcome(&[yes, yes, marked, absent]), None, "the fifth may have an unmarked vote");
         assert_eq!(outcome(&[yes, yes, marked, absent, marked]), Some(Renewed::Lost));
+    }
+
+    #[test]
+    fn votes_for_different_numbers_are_no_majority() {
+        let outcome = |numbers: &[i64]| {
+            let mut renewals = Renewals::new(5);
+            for (server, number) in numbers.iter().enumerate() {
+                renewals.reply(server, Extension::Extended(*number));
+            }
+            renewals.outcome()
+        };
+        assert_eq!(outcome(&[7, 9, 9]), None);
+        assert_eq!(outcome(&[7, 9, 9, 7]), None, "the fifth may have a vote for either");
+        assert_eq!(outcome(&[7, 9, 9, 7, 9]), Some(Renewed::Extended(9)));
+        assert_eq!(outcome(&[7, 9, 9, 8]), None);
+        assert_eq!(outcome(&[7, 9, 8, 6]), Some(Renewed::Lost), "no number can have three");
     }
 }

@@ -78,6 +78,85 @@ async fn an_unknown_outcome_does_not_fail_the_rest_of_its_batch() {
     setup.wait_until_free().await;
 }
 
+/// The first proposal of a claim is delayed on its way to one server, and arrives there; the second one, for a greater number, reaches the
+/// others. A process that adopts the hold does not know the number.
+#[tokio::test(flavor = "multi_thread")]
+async fn votes_for_different_numbers_extend_no_hold() {
+    const CHANGE: &str = "local vote = redis.call('GET', KEYS[1]); local entry = cmsgpack.unpack(string.sub(vote, 17)); \
+                          entry[1] = entry[1] - 1000; \
+                          redis.call('SET', KEYS[1], string.sub(vote, 1, 16) .. cmsgpack.pack(entry), 'KEEPTTL')";
+    let setup = Setup::shared(3);
+    let held = [request("mixed", Duration::from_secs(20))];
+    let holder = hold_all(&setup, &held).await;
+    setup.wait_for_votes(&[1; 3]).await;
+    setup.query::<()>(0, &["EVAL", CHANGE, "1", &setup.key("r", "mixed")]).await;
+    let mut longer = Request::clone(&held[0]);
+    (longer.ttl, longer.outlives_process) = (Duration::from_secs(60), true);
+    let longer = Arc::new(longer);
+    let adopter = connect(config(&setup.url("&polylock.operation_timeout=500ms"))).await.unwrap().backend;
+    setup.freeze(2);
+    let renewed = {
+        let (adopter, longer) = (adopter.clone(), longer.clone());
+        on_thread(async move { adopter.keep_alive(&[longer]).await }).await
+    };
+    assert!(renewed.is_err(), "only one vote has the number of the hold: {renewed:?}");
+    setup.thaw(2);
+    let renew = async || {
+        let (adopter, longer) = (adopter.clone(), longer.clone());
+        on_thread(async move { adopter.keep_alive(&[longer]).await }).await
+    };
+    let by_adopter = async || renew().await.ok().and_then(|mut kept| kept.pop());
+    clock::until("two of three extend it", async || {
+        matches!(by_adopter().await, Some(KeepAlive::Held { lease, terms: Some(_) }) if lease >= longer.ttl)
+    })
+    .await;
+    let terms = |kept: Option<KeepAlive>| match kept {
+        Some(KeepAlive::Held { terms, .. }) => terms,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(terms(by_adopter().await), terms(keep_alive(&holder, &held).await.pop()), "one number");
+    release(holder, held.to_vec()).await;
+    release(adopter, vec![longer]).await;
+    setup.wait_until_free().await;
+}
+
+/// Runs a script of the store with these arguments, as a copy of its message would, and returns the reply.
+async fn run_script(setup: &Setup, script: &str, name: &str, arguments: &[&str]) -> redis::Value {
+    const PREFIX: &str = concat!(
+        include_str!("../../../../crates/polylock-redis/src/redlock/scripts/membership.lua"),
+        include_str!("../../../../crates/polylock-redis/src/redlock/scripts/common.lua")
+    );
+    let (text, keys) = (format!("{PREFIX}{script}"), ["r", "n", "b", "w"].map(|kind| setup.key(kind, name)));
+    let mut command = vec!["EVAL", &text, "4"];
+    command.extend(keys.iter().map(String::as_str));
+    command.extend(arguments);
+    setup.query(0, &command).await
+}
+
+/// 1. A server has lost a vote, and its client sends it again; the message is late.
+/// 2. Another process releases the hold by its handle. Its withdrawal names no number.
+/// 3. The message arrives.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_vote_that_is_restored_after_a_release_elsewhere_is_refused() {
+    const RESTORE: &str =
+        include_str!("../../../../crates/polylock-redis/src/redlock/scripts/keep_alive.lua");
+    const REFUSE: &str = include_str!("../../../../crates/polylock-redis/src/redlock/scripts/refuse.lua");
+    const ID: &str = "0123456789abcdef";
+    let setup = Setup::shared(3);
+    let restore = async |number: &str| {
+        run_script(&setup, RESTORE, "a", &["", "1", "", "60000", "1", ID, number, "30000", "me", ""]).await;
+        setup.votes_of(&[0]).await == [1]
+    };
+    assert!(restore("5").await, "the server has no vote");
+    setup.query::<()>(0, &["DEL", &setup.key("r", "a")]).await;
+    for time in ["30000", "300"] {
+        run_script(&setup, REFUSE, "a", &[ID, time]).await;
+    }
+    assert!(!restore("5").await, "a released request has a vote");
+    pause(Duration::from_millis(400)).await;
+    assert!(!restore("5").await, "the second refusal has shortened the first one");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn lost_votes_of_a_server_are_restored_in_one_message() {
     const LOCKS: usize = 40;

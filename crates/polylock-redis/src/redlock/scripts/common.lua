@@ -64,15 +64,19 @@ local function notice_for(id)
     return notice_of(id) or ''
 end
 
--- Keeps a notice for a request for `ms`, and removes those that are not kept any more.
+-- Keeps a notice for a request for `ms`, or for as long as the one before it, and removes those that are not kept any more.
 local function keep_notice(id, notice, ms)
+    local ends = now + ms * 1000
     local flat = redis.call('HGETALL', NOTICES)
     for i = 1, #flat, 2 do
-        if cmsgpack.unpack(flat[i + 1])[2] <= now then
+        local other = cmsgpack.unpack(flat[i + 1])[2]
+        if other <= now then
             redis.call('HDEL', NOTICES, flat[i])
+        elseif flat[i] == id then
+            ends = math.max(ends, other)
         end
     end
-    redis.call('HSET', NOTICES, id, cmsgpack.pack({notice, now + ms * 1000}))
+    redis.call('HSET', NOTICES, id, cmsgpack.pack({notice, ends}))
     if redis.call('PTTL', NOTICES) < ms then
         redis.call('PEXPIRE', NOTICES, ms)
     end

@@ -1,5 +1,6 @@
 -- Extends the votes for numbers of requests to a TTL: a maximum, which never shortens one. If requested, a server that has lost a vote gives it again, unless it has accepted a greater
--- number in the meantime, by the withdrawal or a break.
+-- number in the meantime, by the withdrawal or a break, or refuses the request: another process has released it, and its withdrawal
+-- names no number (`refuse.lua`).
 --
 -- Inputs:    KEYS: for each request the vote for its lock, the last number, the notices. ARGV: run, durable, observed (see `membership`);
 --            how long numbers are kept in ms, 1 to give votes again, else 0; then for each request id, number (0: not known), TTL in ms,
@@ -25,7 +26,7 @@ local function extend(id, number, ttl, owner, label)
     end
     -- A vote for a smaller number of the same request is withdrawn, and its withdrawal, which is still in transit, names that number.
     local may_replace = not value or is_of(id) and entry[1] < number
-    if restores and number > 0 and may_replace and last_is_valid and last <= number then
+    if restores and number > 0 and may_replace and last_is_valid and last <= number and not notice_of(id) then
         accept(number, keep)
         redis.call('SET', VOTE, id .. cmsgpack.pack({number, now, owner, label}), 'PX', ttl)
         return YES, text(number) .. ' ' .. ttl

@@ -5,7 +5,5 @@
 if now >= tonumber(ARGV[3]) then
     return {EXPIRED, 0, 0, now, '', ''}
 end
-if not notice_of(ARGV[1]) then
-    keep_notice(ARGV[1], '', tonumber(ARGV[2]))
-end
+keep_notice(ARGV[1], notice_for(ARGV[1]), tonumber(ARGV[2]))
 return {YES, 0, 0, now, '', ''}

@@ -234,8 +234,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "Redlock: marks on a minority end a hold",
         file: "crates/polylock-redis/src/redlock/tally.rs",
-        from: "(self.replies.len() - lost < quorum)",
-        to: "(lost > 0)",
+        from: "(most + count(None) < quorum)",
+        to: "(most + count(None) < self.replies.len())",
         test: ("scenarios", "redlock::breaking::a_break_at_a_minority_fails_and_does_not_end_the_hold"),
     },
     Mutant {

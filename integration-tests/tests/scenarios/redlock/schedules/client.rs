@@ -230,7 +230,7 @@ impl Schedule<'_> {
         let State::Held { deadline, renewal, token, .. } = &mut this.state else { return };
         let Some(renewing) = renewal.as_mut().filter(|renewing| renewing.began == sent_at) else { return };
         match vote {
-            Vote::Yes(_) if counts => renewing.tally.reply(node, Extension::Extended),
+            Vote::Yes(_) if counts => renewing.tally.reply(node, Extension::Extended(*token)),
             Vote::No => {
                 renewing.tally.reply(node, Extension::Absent);
                 renewing.absent.push(node);
@@ -239,7 +239,7 @@ impl Schedule<'_> {
             _ => {}
         }
         match renewing.tally.outcome() {
-            Some(Renewed::Extended) => {
+            Some(Renewed::Extended(_)) => {
                 let broken =
                     self.breaks.iter().find(|known| known.number == *token).and_then(|known| known.succeeded);
                 if broken.is_some_and(|at| renewing.began > at) {
