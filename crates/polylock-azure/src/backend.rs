@@ -3,6 +3,7 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
+use azure_core::http::Etag;
 use polylock_core::{
     Backend, Capabilities, ClaimOutcome, Clock, Executor, FencingToken, HoldTerms, KeepAlive, LostReason,
     Mode, Moment, Operation, Park, QueuePosition, Release, Request, Result, SystemClock, Wake,
@@ -14,6 +15,7 @@ use crate::{
     blobs::Blobs,
     error::{Cause, Refusal, ignore_gone, is_gone},
     fairness::{self, Decision, Fairness},
+    prolonging::lease_keeps_changing,
     record::{Content, Fingerprint, Record},
     tokens::RecordCache,
     wire::{LeaseId, MAX_DELAY},
@@ -59,28 +61,22 @@ impl AzureBackend {
         self.operation_timeout.min(request.ttl / 6)
     }
 
-    /// Returns the duration of the lease of `request` if it holds the lock: from this process's record as long as the lease lasts by it,
-    /// otherwise from the service.
-    async fn held_lease(&self, request: &Request, timeout: Duration) -> Result<Option<Duration>, Cause> {
-        if let Some((lease, until)) = self.attempts.find(request.id).and_then(|attempt| attempt.lease.held)
-            && SystemClock.now() < until
-        {
-            return Ok(Some(lease));
-        }
-        // An expired lease can be renewed if no other client has acquired it, but that would be a new hold.
-        let record = self.held_record(request, timeout).await?;
-        if let Some(record) = &record {
-            self.attempts.update(request, |attempt| attempt.token = Some(record.token));
-        }
-        Ok(record.map(|record| record.ttl))
+    /// Returns a duration that the lease of `request` has at least, if this process knows it.
+    fn known_lease(&self, request: &Request) -> Option<Duration> {
+        let (lease, until) = self.attempts.find(request.id)?.lease.held?;
+        (SystemClock.now() < until).then_some(lease)
     }
 
-    /// Reads the grant of `request` if it holds the lock.
-    async fn held_record(&self, request: &Request, timeout: Duration) -> Result<Option<Record>, Cause> {
+    /// Reads the grant of `request` if it holds the lock, with the ETag of its blob.
+    pub(crate) async fn held_record(
+        &self,
+        request: &Request,
+        timeout: Duration,
+    ) -> Result<Option<(Record, Option<Etag>)>, Cause> {
         match self.blobs.get_state(&request.name, Some(&LeaseId::of(request.id)), timeout).await {
             Ok(state) => Ok(match state.content {
                 Content::Grant(record) if state.leased && record.grant == Fingerprint::of(request.id) => {
-                    Some(record)
+                    Some((record, state.etag))
                 }
                 _ => None,
             }),
@@ -92,26 +88,25 @@ impl AzureBackend {
     async fn extend(&self, request: &Request) -> Result<KeepAlive, Cause> {
         let (lease_id, timeout) = (LeaseId::of(request.id), self.timeout(request));
         self.blobs.wait_until_allowed(request.ttl / 6).await;
-        let Some(mut lease) = self.held_lease(request, timeout).await? else {
-            return Ok(KeepAlive::Lost(self.record_loss(request, None).await));
-        };
-        let mut sent = SystemClock.now();
-        match self.blobs.renew(&request.name, &lease_id, timeout).await {
-            Ok(true) => {}
-            // The emulator replies so if the lease belonged to another client and has expired.
-            Ok(false) => return Ok(KeepAlive::Lost(self.record_loss(request, None).await)),
-            Err(cause) if is_gone(&cause) => {
-                return Ok(KeepAlive::Lost(self.record_loss(request, cause.refusal()).await));
+        let known = self.known_lease(request).filter(|lease| *lease >= whole_seconds(request.ttl));
+        let (lease, sent) = if let Some(lease) = known {
+            let sent = SystemClock.now();
+            match self.blobs.renew(&request.name, &lease_id, timeout).await {
+                Ok(true) => (lease, sent),
+                // The emulator replies so if the lease belonged to another client and has expired.
+                Ok(false) => return Ok(KeepAlive::Lost(self.record_loss(request, None).await)),
+                Err(cause) if is_gone(&cause) => {
+                    return Ok(KeepAlive::Lost(self.record_loss(request, cause.refusal()).await));
+                }
+                Err(cause) => return Err(cause),
             }
-            Err(cause) => return Err(cause),
-        }
-        let wanted = whole_seconds(request.ttl);
-        if lease < wanted {
-            // A renewal extends by the original duration. The request has the lease, so it can acquire it once more, for longer.
-            sent = SystemClock.now();
-            self.blobs.acquire(&request.name, &lease_id, wanted, timeout).await?;
-            lease = wanted;
-        }
+        } else {
+            // A renewal extends by the duration of the last acquisition, which is not known or too short.
+            match self.prolong(request, timeout).await? {
+                Some(prolonged) => prolonged,
+                None => return Ok(KeepAlive::Lost(self.record_loss(request, None).await)),
+            }
+        };
         let token = self.attempts.update(request, |attempt| {
             attempt.lease.on_grant(lease, sent);
             attempt.token
@@ -234,26 +229,31 @@ async fn release_late_lease(blobs: Arc<Blobs>, request: Request, until: Moment, 
 
 #[async_trait]
 impl Park for AzureBackend {
-    /// The service has no order of requests, so a renewal that arrives late extends the lease, by a minute at most.
+    /// The service has no order of requests, so a renewal that arrives late extends the lease, by a minute at most. The park itself is
+    /// refused if the hold has got a longer lease in the meantime, and is repeated.
     async fn park(&self, request: &Request, token: FencingToken, left: Duration) -> Result<Release> {
         let parked = async {
-            let timeout = self.timeout(request);
-            if self.held_record(request, timeout).await?.is_none_or(|record| record.token != token) {
-                return Ok(Release::Lost(self.record_loss(request, None).await));
-            }
-            match self
-                .blobs
-                .acquire(&request.name, &LeaseId::of(request.id), whole_seconds(left), timeout)
-                .await
-            {
-                Ok(_) => Ok(Release::Released),
-                Err(cause) => match cause.refusal() {
+            let (lease_id, timeout) = (LeaseId::of(request.id), self.timeout(request));
+            for _ in 0..TRIES {
+                let held = self.held_record(request, timeout).await?;
+                let Some((_, grant)) = held.filter(|(record, _)| record.token == token) else {
+                    return Ok(Release::Lost(self.record_loss(request, None).await));
+                };
+                let left = whole_seconds(left);
+                let Err(cause) =
+                    self.blobs.acquire(&request.name, &lease_id, left, grant.as_ref(), timeout).await
+                else {
+                    return Ok(Release::Released);
+                };
+                match cause.refusal() {
+                    Some(Refusal::Changed) => {}
                     Some(refusal @ (Refusal::Leased | Refusal::Breaking)) => {
-                        Ok(Release::Lost(self.record_loss(request, Some(refusal)).await))
+                        return Ok(Release::Lost(self.record_loss(request, Some(refusal)).await));
                     }
-                    _ => Err(cause),
-                },
+                    _ => return Err(cause),
+                }
             }
+            Err(lease_keeps_changing())
         };
         parked.await.map_err(|cause: Cause| self.failed(Operation::Renew, cause))
     }

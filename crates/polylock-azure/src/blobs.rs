@@ -148,15 +148,18 @@ impl Blobs {
         lock(&self.throttle)
     }
 
-    /// Acquires the lease for this long, in whole seconds, or again for as long if this id has it.
+    /// Acquires the lease for this long, in whole seconds, or again for as long if this id has it. With a `grant`, only if the blob has
+    /// this ETag.
     pub(crate) async fn acquire(
         &self,
         name: &LockName,
         lease: &LeaseId,
         duration: Duration,
+        grant: Option<&Etag>,
         timeout: Duration,
     ) -> Result<Acquired, Cause> {
         let options = BlobClientAcquireLeaseOptions {
+            if_match: grant.cloned(),
             proposed_lease_id: Some(OWN_LEASE.to_owned()),
             method_options: with_lease_id(lease),
             timeout: server_timeout(timeout),

@@ -98,7 +98,8 @@ impl AzureBackend {
     /// the success would look like the release of a hold. If another client has the lock by now, nothing is left to do.
     async fn revoke_broken_lease(&self, name: &LockName) {
         let lease = LeaseId::of(RequestId::random());
-        let outcome = match self.blobs.acquire(name, &lease, SHORTEST_LEASE, INTERACTIVE_TIMEOUT).await {
+        let outcome = match self.blobs.acquire(name, &lease, SHORTEST_LEASE, None, INTERACTIVE_TIMEOUT).await
+        {
             Ok(_) => self.blobs.release(name, &lease, INTERACTIVE_TIMEOUT).await,
             Err(cause) => Err(cause),
         };

@@ -22,14 +22,8 @@ impl AzureBackend {
             self.blobs.wait_until_allowed(request.ttl / 6).await;
             let sent = SystemClock.now();
             self.attempts.update(request, |attempt| attempt.lease.on_send());
-            let reply = self.blobs.acquire(&request.name, &lease, duration, timeout).await;
-            let is_unanswered = match &reply {
-                Ok(acquired) => acquired.was_resent,
-                Err(cause) => cause.refusal().is_none() || cause.was_resent(),
-            };
-            if is_unanswered {
-                self.attempts.update(request, |attempt| attempt.lease.on_no_reply(SystemClock.now()));
-            }
+            let reply = self.blobs.acquire(&request.name, &lease, duration, None, timeout).await;
+            self.record_unanswered(request, &reply);
             let acquired = match reply {
                 Ok(acquired) => acquired,
                 Err(cause) => {
@@ -56,27 +50,49 @@ impl AzureBackend {
                     continue;
                 }
             };
-            if let Some(token) = self.write_grant(request, &lease, acquired, timeout).await? {
-                self.attempts.update(request, |attempt| {
-                    attempt.lease.on_grant(duration, sent);
-                    attempt.token = Some(token);
-                });
-                self.fairness.granted(&request.name);
-                return Ok(Some(Grant::new(token, duration)));
-            }
+            let Some((token, is_as_recorded)) = self.write_grant(request, &lease, acquired, timeout).await?
+            else {
+                continue;
+            };
+            let (lease, sent) = match is_as_recorded {
+                true => (duration, sent),
+                // Another process may have given the hold a longer lease, which this acquisition has shortened until now.
+                false => match self.prolong(request, timeout).await? {
+                    Some(prolonged) => prolonged,
+                    None => continue,
+                },
+            };
+            self.attempts.update(request, |attempt| {
+                attempt.lease.on_grant(lease, sent);
+                attempt.token = Some(token);
+            });
+            self.fairness.granted(&request.name);
+            return Ok(Some(Grant::new(token, lease)));
         }
         let advice = "the lock's blob was deleted, or its lease broken, several times: try again";
         Err(Cause::Unusable(Fault::Temporary, advice.to_owned()))
     }
 
-    /// Returns the token of a lease that was just acquired, after writing it to the blob; `None` if the lease has ended in the meantime.
+    /// Records if a copy of an acquisition may still arrive.
+    pub(crate) fn record_unanswered(&self, request: &Request, reply: &Result<Acquired, Cause>) {
+        let is_unanswered = match reply {
+            Ok(acquired) => acquired.was_resent,
+            Err(cause) => cause.refusal().is_none() || cause.was_resent(),
+        };
+        if is_unanswered {
+            self.attempts.update(request, |attempt| attempt.lease.on_no_reply(SystemClock.now()));
+        }
+    }
+
+    /// Returns the token of a lease that was just acquired, after writing it to the blob; or that of an earlier attempt. Returns true
+    /// with it if the lease has the duration in the blob; `None` if the lease has ended in the meantime.
     async fn write_grant(
         &self,
         request: &Request,
         lease: &LeaseId,
         acquired: Acquired,
         timeout: Duration,
-    ) -> Result<Option<FencingToken>, Cause> {
+    ) -> Result<Option<(FencingToken, bool)>, Cause> {
         let mut etag = acquired.etag.clone();
         let mut cached = self.records.find(&request.name, etag.as_ref());
         for _ in 0..TRIES {
@@ -100,7 +116,7 @@ impl AzureBackend {
                 && !self.attempts.find(request.id).is_some_and(|attempt| attempt.broken)
             {
                 // An earlier attempt has written the grant, and it was neither replaced nor broken.
-                return Ok(Some(record.token));
+                return Ok(Some((record.token, record.ttl == whole_seconds(request.ttl))));
             }
             let token = tokens::next_token(last.as_ref(), &acquired)
                 .ok_or_else(|| unexpected_reply("no date, or the greatest possible token"))?;
@@ -110,7 +126,7 @@ impl AzureBackend {
                     if let Some(etag) = after {
                         self.records.insert(&request.name, etag, record);
                     }
-                    return Ok(Some(token));
+                    return Ok(Some((token, true)));
                 }
                 Err(cause) if is_gone(&cause) => return Ok(None),
                 // The blob has changed, because an administrator or an earlier attempt has written it: it is read again.

@@ -19,6 +19,7 @@ mod inspect;
 mod lease_record;
 mod names;
 mod plain;
+mod prolonging;
 mod record;
 mod signing;
 #[cfg(feature = "simulation")]

@@ -258,7 +258,8 @@ planted! {
         "breaking::of_one_hold_never_touches_the_next" "breaking::of_one_reader_leaves_the_others"
         "breaking::by_token_breaks_that_hold_alone";
     renewal_shortens: RenewalShortens =>
-        "late::a_renewal_with_a_shorter_ttl_changes_nothing" "late::a_claim_after_a_longer_renewal_changes_nothing"
+        "late::a_renewal_with_a_shorter_ttl_changes_nothing" "late::a_renewal_between_two_ttls_changes_nothing"
+        "late::a_claim_after_a_longer_renewal_changes_nothing"
         "handles::a_renewal_elsewhere_never_shortens_the_lease";
     omits_terms: OmitsTerms =>
         "handles::an_adoption_has_the_terms_of_the_store" "handles::a_conversion_elsewhere_ends_the_guard";

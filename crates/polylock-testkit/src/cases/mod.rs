@@ -216,6 +216,7 @@ macro_rules! __cases {
             }
             late {
                 a_renewal_with_a_shorter_ttl_changes_nothing [Anywhere]
+                a_renewal_between_two_ttls_changes_nothing [Anywhere]
                 a_claim_after_a_longer_renewal_changes_nothing [Anywhere]
                 a_claim_after_a_release_elsewhere_takes_nothing [Anywhere]
                 a_renewal_after_a_park_changes_nothing [Park]

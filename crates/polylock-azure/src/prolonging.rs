@@ -1,0 +1,77 @@
+//! Gives a hold a lease of another duration: never a shorter one.
+//!
+//! A renewal extends by the duration of the last acquisition, and no reply names that duration. Several processes may renew one hold, with
+//! different TTLs. So the record in the blob has the greatest TTL of the hold, and orders the acquisitions:
+//! 1. The TTL is written to the record, if it is greater than the one there and the blob is unchanged.
+//! 2. The lease is acquired again, for the TTL in the record, if the blob is unchanged since.
+//!
+//! No acquisition is for less than the record's TTL, and one that is overtaken by another process's longer TTL is refused by the service, however
+//! late it arrives. If the process dies between the two steps, the lease is shorter than the record's TTL. So the TTL of a record says nothing
+//! about the lease: a process that has not acquired the lease itself does so before it relies on a duration.
+//!
+//! The acquisition of a claim has no such condition, because its client does not know the blob yet.
+
+use std::time::Duration;
+
+use polylock_core::{Clock, Fault, Moment, Request, SystemClock};
+
+use crate::{
+    backend::{AzureBackend, TRIES, whole_seconds},
+    error::{Cause, Refusal, is_gone},
+    record::Record,
+    wire::LeaseId,
+};
+
+impl AzureBackend {
+    /// Makes the lease of `request`, which holds the lock, last for its TTL or the one in the record, whichever is greater. Returns that
+    /// duration, and the time from which it counts; `None` if the request does not hold the lock any more.
+    pub(crate) async fn prolong(
+        &self,
+        request: &Request,
+        timeout: Duration,
+    ) -> Result<Option<(Duration, Moment)>, Cause> {
+        let (name, lease_id) = (&request.name, LeaseId::of(request.id));
+        for _ in 0..TRIES {
+            let Some((record, mut etag)) = self.held_record(request, timeout).await? else { return Ok(None) };
+            let lease = record.ttl.max(whole_seconds(request.ttl));
+            let token = record.token;
+            if record.ttl < lease {
+                let longer = Record { ttl: lease, ..record };
+                match self.blobs.write(name, &lease_id, &longer, etag.as_ref(), timeout).await {
+                    Ok(after) => {
+                        if let Some(etag) = after.clone() {
+                            self.records.insert(name, etag, longer);
+                        }
+                        etag = after;
+                    }
+                    Err(cause) if cause.refusal() == Some(Refusal::Changed) => continue,
+                    Err(cause) if is_gone(&cause) => return Ok(None),
+                    Err(cause) => return Err(cause),
+                }
+            }
+            let sent = SystemClock.now();
+            let reply = self.blobs.acquire(name, &lease_id, lease, etag.as_ref(), timeout).await;
+            self.record_unanswered(request, &reply);
+            match reply {
+                Ok(_) => {
+                    self.attempts.update(request, |attempt| attempt.token = Some(token));
+                    return Ok(Some((lease, sent)));
+                }
+                Err(cause) => match cause.refusal() {
+                    Some(Refusal::Changed) => {}
+                    // It has expired, or was broken, right before.
+                    Some(Refusal::Leased | Refusal::Breaking) => return Ok(None),
+                    _ if is_gone(&cause) => return Ok(None),
+                    _ => return Err(cause),
+                },
+            }
+        }
+        Err(lease_keeps_changing())
+    }
+}
+
+/// Returns the cause of a change that other changes of the same hold have overtaken every time.
+pub(crate) fn lease_keeps_changing() -> Cause {
+    let advice = "other processes keep changing the lease of this hold: try again";
+    Cause::Unusable(Fault::Temporary, advice.to_owned())
+}
