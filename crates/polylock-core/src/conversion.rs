@@ -39,6 +39,19 @@ impl Conversion {
         !self.held.covers(self.to)
     }
 
+    /// Returns true if core sends such a conversion for a hold that was claimed in the mode `claimed`. A store that others call without core,
+    /// such as a lock service, refuses any other one.
+    ///
+    /// A hold in [`Mode::Null`] excludes nobody, so no other hold is converted to it. Some stores rely on that: a hold that was claimed in
+    /// [`Mode::Exclusive`] keeps a place that only one hold can have, and in NL it would be beside the next one.
+    #[must_use]
+    pub fn is_possible(&self, claimed: Mode) -> bool {
+        let Self { held, to, .. } = *self;
+        let is_change = to.covers(held) || held.covers(to);
+        // From NL to NL: the end of an upgrade that has failed.
+        is_change && (held != Mode::Null || claimed == Mode::Null) && (to != Mode::Null || held == Mode::Null)
+    }
+
     /// Returns the bits of the modes of a hold that waits for this conversion: see [`Mode::from_bits`].
     #[must_use]
     pub const fn waiting_bits(&self) -> u8 {
@@ -70,6 +83,9 @@ pub enum ConversionOutcome {
 ///
 /// Each conversion that is carried out draws a new token, like a grant, and is as durable as one. It names the token before it, so a copy
 /// that arrives late, after another conversion of the same hold, changes nothing.
+///
+/// Another process may adopt the hold with the token that it has. So a copy that arrives after its caller has given up has no effect, either:
+/// it would change the mode of a hold that was confirmed since.
 #[async_trait]
 pub trait Convert: fmt::Debug + Send + Sync + 'static {
     /// Changes the mode of the hold of `request`, in one atomic step, by the rule of [`queue::conversion`](crate::queue::conversion).
@@ -80,10 +96,43 @@ pub trait Convert: fmt::Debug + Send + Sync + 'static {
     ///   store marks the hold: other requests are treated as if it had the new mode. A keep-alive extends the mark with the hold.
     /// * The identity of the hold, its lease and its place among the holders stay the same.
     ///
-    /// Core sends one conversion of a hold at a time, and only while it holds the lock. It does not send a conversion from or to
-    /// [`Mode::Null`] for a request in [`Mode::Exclusive`].
+    /// Core sends one conversion of a hold at a time, and only while it holds the lock, and only [possible](Conversion::is_possible) ones.
     ///
     /// # Errors
     /// An error means *unknown*. Core repeats the conversion after a temporary one.
     async fn convert(&self, request: &Request, conversion: &Conversion) -> Result<ConversionOutcome>;
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    #[test]
+    fn a_hold_becomes_null_only_if_it_was_claimed_as_that() {
+        let is_possible =
+            |claimed, held, to| Conversion::new(FencingToken::new(1).unwrap(), held, to).is_possible(claimed);
+        let (exclusive, shared, null) = (Mode::Exclusive, Mode::Shared, Mode::Null);
+        for (claimed, held, to) in [
+            (exclusive, exclusive, shared),
+            (exclusive, shared, exclusive),
+            (shared, shared, exclusive),
+            (shared, shared, shared),
+            (null, null, exclusive),
+            (null, null, null),
+        ] {
+            assert!(is_possible(claimed, held, to), "{claimed}: {held} to {to}");
+        }
+        for (claimed, held, to) in [
+            (exclusive, exclusive, null),
+            (exclusive, null, null),
+            (exclusive, null, exclusive),
+            (shared, shared, null),
+            (null, exclusive, null),
+            (exclusive, shared, Mode::ConcurrentWrite),
+        ] {
+            assert!(!is_possible(claimed, held, to), "{claimed}: {held} to {to}");
+        }
+    }
 }

@@ -41,13 +41,16 @@ impl ConvertBody {
     /// Returns the conversion.
     ///
     /// # Errors
-    /// [`InvalidBody`] for an invalid value.
+    /// [`InvalidBody`] for an invalid value, and for a conversion that is not [possible](Conversion::is_possible).
     pub fn conversion(&self) -> Result<Conversion, InvalidBody> {
         let (held, to) = (mode_of(&self.held)?, mode_of(&self.to)?);
-        if !held.covers(to) && !to.covers(held) {
-            return Err(InvalidBody::new("to", format!("neither of {held} and {to} covers the other")));
+        let conversion = Conversion::new(token_of(self.from)?, held, to).waits(self.waits);
+        let claimed = Request::try_from(&self.request)?.mode;
+        if !conversion.is_possible(claimed) {
+            let problem = format!("a hold of a request in {claimed} is not converted from {held} to {to}");
+            return Err(InvalidBody::new("to", problem));
         }
-        Ok(Conversion::new(token_of(self.from)?, held, to).waits(self.waits))
+        Ok(conversion)
     }
 }
 

@@ -102,6 +102,23 @@ fn operations() -> Vec<(Method, String, Option<Value>)> {
     ]
 }
 
+/// Core sends none of these, so a store need not survive them.
+#[tokio::test]
+async fn an_impossible_conversion_is_refused_before_it_reaches_the_store() {
+    let routes = open();
+    let held = json!({
+        "id": "0123456789abcdef0123456789abcdef", "name": "n", "mode": "EX", "ttl_us": 30_000_000, "queues": true,
+        "wants_position": false, "owner": "o",
+    });
+    for [from, to] in [["EX", "NL"], ["NL", "NL"], ["NL", "PR"], ["CW", "PR"]] {
+        let body = json!({ "request": held, "from": 1, "held": from, "to": to, "waits": false });
+        let reply = send(&routes, request(Method::POST, paths::CONVERT, None, Some(&body))).await;
+        assert_eq!(reply.status(), StatusCode::BAD_REQUEST, "{from} to {to}");
+        let detail = json_of(reply).await["detail"].to_string();
+        assert!(detail.contains("is not converted"), "{detail}");
+    }
+}
+
 /// The paths that show what the caller may see.
 const VIEWS: [&str; 5] = [paths::STORE, paths::ALERTS, "/v1/locks", "/v1/events", "/v1/caller"];
 

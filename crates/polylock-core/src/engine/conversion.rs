@@ -42,7 +42,7 @@ impl SharedHold {
         self.converting(async move {
             let _turn = conversions.hold.conversion.clone().lock_owned().await;
             let held = conversions.hold.mode();
-            if !held.covers(to) || to == Mode::Null {
+            if !held.covers(to) || !conversions.is_possible(held, to) {
                 return Err(conversions.refused("downgraded", to));
             }
             if held == to {
@@ -70,7 +70,7 @@ impl SharedHold {
                 () = hold.context.until(wait.until) => return Err(conversions.timed_out(wait)),
             };
             let held = hold.mode();
-            if !to.covers(held) {
+            if !to.covers(held) || !conversions.is_possible(held, to) {
                 return Err(conversions.refused("upgraded", to));
             }
             if held == to {
@@ -136,6 +136,10 @@ struct Conversions {
 }
 
 impl Conversions {
+    fn is_possible(&self, held: Mode, to: Mode) -> bool {
+        Conversion::new(self.hold.token(), held, to).is_possible(self.hold.request.mode)
+    }
+
     /// Repeats the conversion until no other holder is in its way.
     async fn upgrade(&self, held: Mode, to: Mode, wait: UpgradeWait) -> Result<()> {
         let context = &self.hold.context;
