@@ -99,14 +99,11 @@ impl Client {
                 Err(_) => return self.leave(&key, false, wish.ttl, wish),
             }
         }
-        let was_over = {
-            let record = &mut *lock(&self.record);
-            let hold = record.holds.of(&key);
-            hold.is_shared = true;
-            // If the hold is marked as broken, this releases it. Otherwise it has not ended after all.
-            hold.ended.replace(hold.ended.unwrap_or(began))
-        };
+        self.suspend(&key, wish, began);
         let passed = guard.into_handle().await;
+        if !matches!(passed, Err(Error::Lost { reason: LostReason::Broken(_), .. })) {
+            self.resume(&key, wish);
+        }
         self.note(|| format!("has passed its hold on: {passed:?}"));
         match passed {
             Ok(handle) => {
@@ -115,9 +112,6 @@ impl Client {
                 let until = began + nanos(lease - lease / 500).saturating_sub(2_000_000);
                 let record = &mut *lock(&self.record);
                 let hold = record.holds.of(&key);
-                if hold.ends == 0 {
-                    hold.ended = was_over;
-                }
                 if !hold.is_over() && self.plan.store.keeps_leases() {
                     hold.confirm(until);
                 }
@@ -135,6 +129,21 @@ impl Client {
             }
         }
         self.leave(&key, false, wish.ttl, wish);
+    }
+
+    /// Records that a hold is left to other processes. If it is marked as broken, whatever token it has by now, that releases it.
+    fn suspend(&self, key: &Key, wish: &Wish, now: u64) {
+        let record = &mut *lock(&self.record);
+        record.holds.of(key).is_shared = true;
+        let Some(attempt) = record.attempts.get(&wish.owner) else { return };
+        record.holds.suspend(&key.0, &attempt.tokens, now);
+    }
+
+    /// Records that it has not ended with that.
+    fn resume(&self, key: &Key, wish: &Wish) {
+        let record = &mut *lock(&self.record);
+        let Some(attempt) = record.attempts.get(&wish.owner) else { return };
+        record.holds.resume(&key.0, &attempt.tokens);
     }
 
     /// Records that a hold is converted, whatever token it has: another process may have converted it before.

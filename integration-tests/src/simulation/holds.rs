@@ -28,6 +28,8 @@ pub struct HoldRecord {
     pub ended: Option<u64>,
     /// The number of clients that have ended it.
     pub ends: u32,
+    /// The number of clients that are about to leave it to others.
+    leaving: u32,
     /// The time since which the store is known not to renew it: a release, a conversion, or its end at a later time was confirmed.
     pub gone: Option<u64>,
     /// The time at which a break of it was first requested.
@@ -89,6 +91,24 @@ impl Holds {
         }
     }
 
+    /// Records that the hold of `lock` that has or had these tokens may end at any time from now on.
+    pub fn suspend(&mut self, lock: &str, tokens: &BTreeSet<u64>, now: u64) {
+        for token in tokens {
+            let hold = self.of(&(lock.to_owned(), *token));
+            hold.ended.get_or_insert(now);
+            hold.leaving += 1;
+        }
+    }
+
+    /// Records that it has not ended after all, unless a client has ended it meanwhile.
+    pub fn resume(&mut self, lock: &str, tokens: &BTreeSet<u64>) {
+        for token in tokens {
+            let hold = self.of(&(lock.to_owned(), *token));
+            hold.leaving = hold.leaving.saturating_sub(1);
+            hold.ended = hold.ended.filter(|_| hold.ends > 0 || hold.leaving > 0);
+        }
+    }
+
     /// Offers a handle to all processes.
     pub fn offer(&mut self, offer: Offer) {
         if self.offers.len() < MOST_OFFERS {
@@ -131,6 +151,10 @@ impl Holds {
             let key = key_of(section);
             let is_shared = self.records.get(&key).is_some_and(|hold| hold.is_shared);
             if is_shared && let Some(at) = first.get(&key) {
+                // A process that was paused may receive its guard after the deadline: it has never had the hold.
+                if section.acquired >= section.end() {
+                    continue;
+                }
                 let first = &mut merged[*at];
                 let end = first.end().max(section.end());
                 first.invoked = first.invoked.min(section.invoked);

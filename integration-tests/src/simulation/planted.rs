@@ -77,7 +77,7 @@ pub enum Planted {
     MysqlLostState,
     /// MySQL: a keep-alive sets the lease, also to an earlier end.
     MysqlShorteningRenewal,
-    /// MySQL: a release by a process that has not sent the claim leaves no record that refuses its copies.
+    /// MySQL: a release leaves no record that refuses copies of its claim, by whichever process they were sent.
     MysqlForgottenCopies,
     /// MySQL: a break ends whatever holds the lock has.
     MysqlUntargetedBreak,

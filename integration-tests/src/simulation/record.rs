@@ -220,7 +220,9 @@ impl Record {
             AttemptState::Acquiring if entry.token.is_none() || entry.name.as_str().contains('\0') => None,
             AttemptState::Acquiring => Some(attempt.patience),
             AttemptState::Holding(lock, token) => {
-                let is_it = *lock == entry.name.as_str() && entry.token == Some(*token);
+                // Processes that convert the hold at the same time are told of the new token in any order.
+                let is_own = |it: u64| it == *token || attempt.tokens.contains(&it);
+                let is_it = *lock == entry.name.as_str() && entry.token.is_some_and(is_own);
                 (!is_it).then_some(Duration::ZERO)
             }
             AttemptState::Over(keeps) => Some(*keeps),

@@ -451,9 +451,11 @@ impl Client {
 
     /// Records that this client has left a hold. If that ends it for all, the store has it for `keeps` at most.
     pub fn leave(&self, key: &Key, is_end: bool, keeps: Duration, wish: &Wish) {
+        let is_park = is_end && !keeps.is_zero();
         let (now, record) = (self.time.now(), &mut *lock(&self.record));
         let Some(attempt) = record.attempts.get_mut(&wish.owner) else { return };
-        if !is_end {
+        // The end at a later time names the token, so a process that does not know of a conversion ends nothing with it.
+        if !is_end || is_park && attempt.tokens.last().is_some_and(|last| *last > key.1) {
             let is_shared = record.holds.of(key).is_shared;
             return attempt.leave(
                 &self.name,

@@ -31,7 +31,7 @@ be lost.
 ";
 
 const PLANTED: &str = "
-Planted bugs, searched for from random seeds, in a release build:
+Planted bugs, searched for from random seeds, in a debug build:
 
 | bug | store | found in searches | time until it was found |
 |---|---|---|---|
