@@ -22,7 +22,7 @@
 //!    | [`keep_alive`](Backend::keep_alive) | request | it never shortens a lease, and extends no hold that is broken or parked |
 //!    | [`release`](Backend::release) | request | no operation of the request follows; if [others know it](Request::outlives_process), the release has expired |
 //!    | [`park`](Park::park) | request and token | the first one counts, or it has expired |
-//!    | [`convert`](crate::Convert::convert) | request and token | the hold has another token since |
+//!    | [`convert`](crate::Convert::convert) | request and token | the hold has another token since, or it has expired |
 //!    | [`break_lock`](Inspect::break_lock) | tokens | these holds have ended, or it has expired |
 //!    | [`raise`](RaiseToken::raise), [`write_record`](KeepRecord::write_record) | name | a number never decreases |
 //! 6. **No false success.** If the store is not sure of an outcome, it returns an error, and an error means *unknown*.

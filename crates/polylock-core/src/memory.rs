@@ -383,7 +383,6 @@ impl Backend for MemoryBackend {
             } else {
                 Release::Lost(counters.lost(request))
             };
-            counters.broken.remove(&request.id);
             if request.outlives_process {
                 counters.refused.update(request.id, now, now + REFUSED, || ());
             }

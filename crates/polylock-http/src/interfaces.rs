@@ -18,7 +18,8 @@ use crate::backend::{HttpBackend, invalid};
 impl Convert for HttpBackend {
     async fn convert(&self, request: &Request, conversion: &Conversion) -> Result<ConversionOutcome> {
         let (body, limit) = (ConvertBody::new(request, conversion), self.limit(request.ttl));
-        let reply: ConvertReply = self.servers.send(Operation::Convert, paths::CONVERT, &body, limit).await?;
+        let (reply, _): (ConvertReply, bool) =
+            self.servers.send_in_time(Operation::Convert, paths::CONVERT, &body, limit).await?;
         (&reply).try_into().map_err(|error| invalid(Operation::Convert, error))
     }
 }

@@ -163,13 +163,17 @@ pub(crate) async fn release(
 pub(crate) async fn convert(
     State(service): Of,
     caller: Caller,
+    headers: HeaderMap,
     Body(body): Body<ConvertBody>,
 ) -> Reply<ConvertReply> {
     let (request, conversion) = (Request::try_from(&body.request)?, body.conversion()?);
     ensure_holds(&caller, &request)?;
     caller.ensure(Right::to_hold(conversion.to), request.name.as_str())?;
+    let limit = limit_of(&service, &headers)?;
     let convert = of(&service, service.store.convert.as_ref(), "conversions")?;
-    let outcome = service.run(|_, _| async move { Convert::convert(&*convert, &request, &conversion).await });
+    let outcome = service.run(|_, _| {
+        time_limit::until(limit, async move { Convert::convert(&*convert, &request, &conversion).await })
+    });
     Ok(Json((&outcome.await?).into()))
 }
 

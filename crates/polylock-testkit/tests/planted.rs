@@ -263,7 +263,10 @@ planted! {
         "handles::a_renewal_elsewhere_never_shortens_the_lease";
     omits_terms: OmitsTerms =>
         "handles::an_adoption_has_the_terms_of_the_store" "handles::a_conversion_elsewhere_ends_the_guard";
-    grants_released: GrantsReleased => "late::a_claim_after_a_release_elsewhere_takes_nothing";
+    grants_released: GrantsReleased =>
+        "late::a_claim_after_a_release_elsewhere_takes_nothing" "late::a_claim_after_two_releases_takes_nothing"
+        "late::a_claim_after_the_release_of_a_broken_hold_takes_nothing";
+    reports_breaks_once: ReportsBreaksOnce => "late::a_repeated_release_of_a_broken_hold_reports_the_break";
     park_does_nothing: ParkDoesNothing =>
         "late::a_renewal_after_a_park_changes_nothing" "late::a_second_park_changes_nothing"
         "late::a_parked_hold_lasts_beyond_its_lease" "handles::a_hold_that_was_left_is_not_adopted";

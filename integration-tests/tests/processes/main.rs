@@ -12,6 +12,7 @@ mod kills;
 mod late;
 mod late_breaks;
 mod late_claims;
+mod late_conversions;
 mod migration;
 mod opening;
 mod release_after;

@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{
     ConfigError, Conversion, ConversionOutcome, Convert, Error, Mode, Moment, NotAcquired, Operation, Result,
-    io,
+    io, time_limit,
 };
 
 /// The longest pause before a conversion that waits is repeated, before the jitter. At most one holder of a lock is first in line for a
@@ -172,8 +172,10 @@ impl Conversions {
             let conversion = Conversion::new(self.hold.token(), held, to).waits(waits);
             let send = || {
                 let (store, request) = (self.store.clone(), self.hold.request.clone());
-                let sent = context.start(Operation::Convert, Some(&request.clone().name), |_| async move {
-                    store.convert(&request, &conversion).await
+                // Another process may extend the hold after its deadline here.
+                let limit = context.system_time(self.hold.deadline().unwrap_or_default());
+                let sent = context.start(Operation::Convert, Some(&request.clone().name), |_| {
+                    time_limit::until(limit, async move { store.convert(&request, &conversion).await })
                 });
                 async move {
                     let mut sent = sent;

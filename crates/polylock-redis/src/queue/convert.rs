@@ -6,7 +6,6 @@ use polylock_core::{
 };
 
 use super::backend::{RedisBackend, break_reason, from_micros};
-use crate::connection::Peer;
 
 #[async_trait]
 impl Convert for RedisBackend {
@@ -15,13 +14,15 @@ impl Convert for RedisBackend {
         let conflicts = conversion.to.conflicts();
         let in_way = if conversion.is_upgrade() { conflicts } else { 0 };
         let waiting = if conversion.waits { conversion.waiting_bits() } else { 0 };
-        let invoke = |_: &Peer| {
+        // Another process may adopt the hold with the token that it has.
+        let invoke = |expiry: i64| {
             let mut call = self.context.scripts.call(&self.context.scripts.convert, &request.name);
             call.arg(&id).arg(conversion.from.get()).arg(conversion.to.bit()).arg(conflicts);
-            call.arg(in_way).arg(conversion.held.conflicts()).arg(waiting);
+            call.arg(in_way).arg(conversion.held.conflicts()).arg(waiting).arg(expiry);
             call
         };
-        let reply = self.call(&request.name, Operation::Convert, self.timeout(request), &invoke).await;
+        let reply =
+            self.call_in_time(&request.name, Operation::Convert, self.timeout(request), &invoke).await;
         let reply = reply.outcome?;
         if let Some(reason) = break_reason(&reply) {
             return Ok(ConversionOutcome::Lost(reason));

@@ -4,6 +4,8 @@ use async_trait::async_trait;
 use polylock_core::{Conversion, ConversionOutcome, Convert, FencingToken, Request, Result};
 use sqlx::Error;
 
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+use super::rows::TimedReply;
 use super::{
     backend::LeaseBackend,
     columns::{Columns, require},
@@ -60,6 +62,22 @@ pub(crate) fn outcome(
     } else {
         ConversionOutcome::Blocked { recheck_after: duration(row.int(2)?) }
     }))
+}
+
+/// Decodes the reply to a conversion that expires: a row as [`outcome`] reads it, with the clock in the fifth column; the fourth one is NULL if
+/// the conversion had expired.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(crate) fn timed(
+    conversion: &Conversion,
+    rows: &[impl Columns],
+) -> Result<TimedReply<Option<ConversionOutcome>>, Error> {
+    let row = rows.first().ok_or(Error::RowNotFound)?;
+    let clock_us = require(4, row.int(4)?)?;
+    let is_in_time = row.int(3)?.is_some();
+    Ok(TimedReply {
+        clock_us,
+        outcome: if is_in_time { Some(outcome(conversion, Some(row))?) } else { None },
+    })
 }
 
 #[async_trait]

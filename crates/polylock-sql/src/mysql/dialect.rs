@@ -252,8 +252,8 @@ impl<DB: Driver> Dialect for MySqlDialect<DB> {
             Arg::Int(modes.held_conflicts),
             Arg::Int(modes.waiting),
         ];
-        let read = |rows: &[DB::Row]| convert::outcome(conversion, rows.first());
-        self.server.query(Operation::Convert, &self.statements.convert, &arguments, read).await
+        let read = |rows: Vec<DB::Row>, _| convert::timed(conversion, &rows);
+        self.server.query_expiring(Operation::Convert, None, &self.statements.convert, &arguments, read).await
     }
 
     async fn raise(&self, name: &LockName, to: FencingToken) -> Result<FencingToken> {

@@ -32,11 +32,11 @@ pub(super) const TABLES: Tables = Tables {
     routines: &[
         ("claim_4", include_str!("statements/routines/claim.sql")),
         ("keep_alive_4", include_str!("statements/routines/keep_alive.sql")),
-        ("release_5", include_str!("statements/routines/release.sql")),
-        ("park_4", include_str!("statements/routines/park.sql")),
+        ("release_6", include_str!("statements/routines/release.sql")),
+        ("park_5", include_str!("statements/routines/park.sql")),
         ("watch_4", include_str!("statements/routines/watch.sql")),
         ("break_3", include_str!("statements/routines/break.sql")),
-        ("convert_3", include_str!("statements/routines/convert.sql")),
+        ("convert_4", include_str!("statements/routines/convert.sql")),
         ("sweep_2", include_str!("statements/routines/sweep.sql")),
     ],
 };
@@ -145,7 +145,7 @@ mod tests {
         let arguments = [Arg::Bytes(b"n"), Arg::Bytes(b""), Arg::Text("'"), Arg::Int(0), Arg::Int(7)];
         assert_eq!(
             statements.release.with::<sqlx::MySql>(&arguments).as_str(),
-            "CALL jobs_release_5(x'6e', x'', x'27', 0, 7);"
+            "CALL jobs_release_6(x'6e', x'', x'27', 0, 7);"
         );
     }
 

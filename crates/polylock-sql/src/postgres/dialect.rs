@@ -250,8 +250,8 @@ impl Dialect for PostgresDialect {
             Arg::Int(modes.waiting),
             Arg::Bool(self.durable),
         ];
-        let read = |rows: &[PgRow]| convert::outcome(conversion, rows.first());
-        self.server.query(Operation::Convert, &self.statements.convert, &arguments, read).await
+        let read = |rows: Vec<PgRow>, _| convert::timed(conversion, &rows);
+        self.server.query_expiring(Operation::Convert, None, &self.statements.convert, &arguments, read).await
     }
 
     async fn raise(&self, name: &LockName, to: FencingToken) -> Result<FencingToken> {

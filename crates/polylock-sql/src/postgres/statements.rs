@@ -89,10 +89,10 @@ pub(super) const TABLES: Tables = Tables {
         ("settle_3", include_str!("statements/routines/settle.sql")),
         ("claim_3", include_str!("statements/routines/claim.sql")),
         ("keep_alive_3", include_str!("statements/routines/keep_alive.sql")),
-        ("release_3", include_str!("statements/routines/release.sql")),
-        ("park_3", include_str!("statements/routines/park.sql")),
+        ("release_4", include_str!("statements/routines/release.sql")),
+        ("park_4", include_str!("statements/routines/park.sql")),
         ("break_3", include_str!("statements/routines/break.sql")),
-        ("convert_2", include_str!("statements/routines/convert.sql")),
+        ("convert_3", include_str!("statements/routines/convert.sql")),
     ],
 };
 

@@ -256,8 +256,10 @@ impl Dialect for SqliteDialect {
             return Ok(Release::Released);
         }
         wakeups.notify(request.id);
-        let sql = &self.statements.forget;
-        Ok(Release::Lost(self.reason(Lane::Relaxed, Operation::Release, sql, request).await?))
+        // The notice of a break stays until the lease would have ended, for a release that is repeated for lack of a reply, as through a lock
+        // service.
+        let sql = &self.statements.notice;
+        Ok(Release::Lost(self.reason(Lane::Reading, Operation::Release, sql, request).await?))
     }
 
     async fn park(&self, request: &Request, token: FencingToken, left: Duration) -> Result<Release> {

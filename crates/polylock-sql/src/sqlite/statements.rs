@@ -62,7 +62,6 @@ pub(super) struct Statements {
     pub(super) break_lock: SqlStr,
     pub(super) convert: SqlStr,
     pub(super) notice: SqlStr,
-    pub(super) forget: SqlStr,
     pub(super) refuse: SqlStr,
     pub(super) raise: SqlStr,
     pub(super) read_record: SqlStr,
@@ -105,7 +104,6 @@ impl Statements {
             break_lock: fill(include_str!("statements/break.sql")),
             convert: fill(include_str!("statements/convert.sql")),
             notice: fill(include_str!("statements/notice.sql")),
-            forget: fill(include_str!("statements/forget.sql")),
             refuse: fill(include_str!("statements/refuse.sql")),
             raise: fill(include_str!("statements/raise.sql")),
             read_record: fill(include_str!("statements/read_record.sql")),
@@ -245,11 +243,10 @@ mod tests {
             break_lock,
             convert,
             notice,
-            forget,
             sweep,
             ..
         } = &statements;
-        let breaking = [mark, break_lock, convert, notice, forget];
+        let breaking = [mark, break_lock, convert, notice];
         for sql in [take, look, queue, keep_alive, release, hand_over, withdraw, gone, inspect, list, sweep]
             .into_iter()
             .chain(breaking)

@@ -104,12 +104,73 @@ pub(super) async fn a_claim_after_a_release_elsewhere_takes_nothing(trial: Trial
     let mut known = holder.clone();
     known.outlives_process = true;
     assert_eq!(there.release(&known).await, Release::Released);
-    // A lock service refuses it.
-    let (backend, claim) = (here.0.clone(), holder.clone());
-    trial.on_io(async move { Ok(backend.claim(&claim).await.is_ok()) }).await;
-    freed(&there, "a late claim has taken it for nobody", SOON).await;
+    late_claim_takes_nothing(&trial, &here, &holder).await;
     here.release(&holder).await;
     Ok(())
+}
+
+/// The reply to the first one may be lost, and a release that finds nothing then counts as one that has succeeded.
+pub(super) async fn a_repeated_release_of_a_broken_hold_reports_the_break(trial: Trial) -> Outcome {
+    let (here, there) = (trial.raw().await, trial.raw().await);
+    for outlives_process in [false, true] {
+        let mut holder = request(trial.long());
+        holder.outlives_process = outlives_process;
+        broken_by_force(&trial, &here, &holder).await;
+        for connection in [&here, &there, &here] {
+            let outcome = connection.release(&holder).await;
+            assert!(matches!(outcome, Release::Lost(LostReason::Broken(_))), "{outcome:?} {holder:?}");
+        }
+    }
+    trial.assert_empty(&["n"], "at the end").await;
+    Ok(())
+}
+
+/// The record of the break ends with the lease, the refusal of claims does not.
+pub(super) async fn a_claim_after_the_release_of_a_broken_hold_takes_nothing(trial: Trial) -> Outcome {
+    let (here, there) = (trial.raw().await, trial.raw().await);
+    let mut holder = request(trial.short());
+    holder.outlives_process = true;
+    broken_by_force(&trial, &here, &holder).await;
+    let began = SystemClock.now();
+    there.release(&holder).await;
+    late_claim_takes_nothing(&trial, &here, &holder).await;
+    pass(after(holder.ttl)).await;
+    // A machine that is busy for longer shows nothing: no copy of a claim is that old.
+    if SystemClock.now() < began + after(holder.ttl) + Duration::from_secs(1) {
+        late_claim_takes_nothing(&trial, &here, &holder).await;
+    }
+    here.release(&holder).await;
+    trial.assert_empty(&["n"], "at the end").await;
+    Ok(())
+}
+
+/// The second one is by a process that knows of no copies.
+pub(super) async fn a_claim_after_two_releases_takes_nothing(trial: Trial) -> Outcome {
+    let (here, there) = (trial.raw().await, trial.raw().await);
+    let holder = request(trial.long());
+    here.hold(&holder).await;
+    let mut known = holder.clone();
+    known.outlives_process = true;
+    assert_eq!(there.release(&known).await, Release::Released);
+    there.release(&holder).await;
+    late_claim_takes_nothing(&trial, &here, &holder).await;
+    here.release(&holder).await;
+    trial.assert_empty(&["n"], "at the end").await;
+    Ok(())
+}
+
+async fn broken_by_force(trial: &Trial, raw: &Raw, holder: &Request) {
+    let token = raw.hold(holder).await.token;
+    let (inspect, name) = (trial.inspect(), lock_name("n"));
+    let order = BreakOrder::new(BreakNotice::default(), [Some(token)]).force();
+    assert_eq!(trial.on_io(async move { inspect.break_lock(&name, &order).await }).await.len(), 1);
+}
+
+async fn late_claim_takes_nothing(trial: &Trial, raw: &Raw, holder: &Request) {
+    // A lock service refuses it.
+    let (backend, claim) = (raw.0.clone(), holder.clone());
+    trial.on_io(async move { Ok(backend.claim(&claim).await.is_ok()) }).await;
+    freed(raw, "a late claim has taken it for nobody", SOON).await;
 }
 
 pub(super) async fn a_renewal_after_a_park_changes_nothing(trial: Trial) -> Outcome {

@@ -91,6 +91,8 @@ pub enum Bug {
     OmitsTerms,
     /// A request that was released elsewhere is granted the lock again.
     GrantsReleased,
+    /// The second release of a hold that was broken by force succeeds.
+    ReportsBreaksOnce,
     /// A park is acknowledged, but not carried out.
     ParkDoesNothing,
     /// A park releases the hold at once.

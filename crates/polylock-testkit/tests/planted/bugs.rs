@@ -30,6 +30,7 @@ pub struct Broken {
 pub struct State {
     holders: HashMap<LockName, Request>,
     queued: HashSet<RequestId>,
+    released: HashSet<RequestId>,
     aliases: HashMap<RequestId, RequestId>,
     seen: Vec<RequestId>,
     last_notice: Option<BreakNotice>,
@@ -279,7 +280,8 @@ impl Backend for Broken {
         }
         self.state().holders.retain(|_, holder| holder.id != request.id);
         let outcome = self.inner.backend.release(&misread).await?;
-        Ok(if self.bug == Bug::ReleaseAlwaysSucceeds { Release::Released } else { outcome })
+        let is_repeated = self.bug == Bug::ReportsBreaksOnce && !self.state().released.insert(request.id);
+        Ok(if is_repeated || self.bug == Bug::ReleaseAlwaysSucceeds { Release::Released } else { outcome })
     }
 
     fn request_records(&self) -> Option<usize> {

@@ -282,6 +282,12 @@ impl Database {
         Row(vec![Value::Bytes(states.into_bytes())])
     }
 
+    /// Refuses the claims of this request until `until`, or longer if they are already.
+    fn refuse(&mut self, request: (Vec<u8>, Vec<u8>), until: i64) {
+        let (_, refused) = self.broken.entry(request).or_default();
+        *refused = until.max(*refused);
+    }
+
     /// `release.sql`.
     fn release(&mut self, (name, request): (&[u8], &[u8]), slot: Vec<u8>, refused: i64, expiry: i64) -> Row {
         let now = self.now_us;
@@ -298,9 +304,10 @@ impl Database {
         }
         let found = is_held || self.waiters.len() < before;
         let record = (name.to_vec(), request.to_vec());
-        let notice = if found { None } else { self.broken.remove(&record).map(|(notice, _)| notice) };
+        let notice = if found { None } else { self.broken.get(&record).map(|(notice, _)| notice.clone()) };
+        let notice = notice.filter(|notice| !notice.is_empty());
         if refused > 0 && !self.has(Planted::MysqlForgottenCopies) {
-            self.broken.insert(record, (Vec::new(), now + refused));
+            self.refuse(record, now + refused);
         }
         let grants = self.hand_over(name).into_bytes();
         let notice = notice.map_or(Value::Null, Value::Bytes);
@@ -332,7 +339,7 @@ impl Database {
             None => (false, self.broken.get(&record).map(|(notice, _)| notice.clone())),
         };
         if is_parked && refused > 0 {
-            self.broken.insert(record, (Vec::new(), now + refused));
+            self.refuse(record, now + refused);
         }
         Row(vec![Value::Int(is_parked.into()), notice.map_or(Value::Null, Value::Bytes), Value::Int(now)])
     }

@@ -62,7 +62,7 @@ fn a_failing_background_statement_causes_one_warning_with_the_cause() {
     for function in [
         "settle_3(bytea, bytea, bigint, bigint)",
         "keep_alive_3(bytea, boolean)",
-        "release_3(bytea, bytea, text, bigint, bigint)",
+        "release_4(bytea, bytea, text, bigint, bigint)",
     ] {
         psql(&server, &format!("ALTER FUNCTION polylock_{function} SECURITY DEFINER"));
     }

@@ -210,7 +210,7 @@ async fn an_acquisition_among_64_contenders_costs_a_constant_number_of_calls() {
         );
         number(&mut connection(&server).await, &sql).await
     };
-    let (claims, releases) = (calls("_claim_3").await, calls("_release_3").await);
+    let (claims, releases) = (calls("_claim_3").await, calls("_release_4").await);
     let acquisitions = f64::from(u32::try_from(outcome.sections.len()).unwrap());
     let each = f64::from(u32::try_from(claims + releases).unwrap()) / acquisitions;
     println!("{claims} claims and {releases} releases for {acquisitions} acquisitions: {each:.2} each");

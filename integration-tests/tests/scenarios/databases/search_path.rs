@@ -150,11 +150,12 @@ async fn every_function_pins_its_own_search_path() {
         "keep_alive_3('\\x016100112233445566778899aabbccddeeff01000000000393870000000000004c4b40'::bytea, true)"
             .to_owned(),
         format!(
-            "convert_2({name}, {request}, 0::bigint, 8::bigint, 52::bigint, 0::bigint, 62::bigint, 0::bigint, true)"
+            "convert_3({name}, {request}, 0::bigint, 8::bigint, 52::bigint, 0::bigint, 62::bigint, 0::bigint, true, \
+             {far}::bigint)"
         ),
-        format!("park_3({name}, {request}, 1::bigint, 60000000::bigint, true, 0::bigint, {far}::bigint)"),
+        format!("park_4({name}, {request}, 1::bigint, 60000000::bigint, true, 0::bigint, {far}::bigint)"),
         format!("break_3({name}, '1,2'::text, 'n'::text, true, 'c'::text, {far}::bigint)"),
-        format!("release_3({name}, {request}, 'c'::text, 1000000::bigint, {far}::bigint)"),
+        format!("release_4({name}, {request}, 'c'::text, 1000000::bigint, {far}::bigint)"),
     ] {
         run(&mut app, &format!("SELECT * FROM public.polylock_lease_{call}")).await;
     }

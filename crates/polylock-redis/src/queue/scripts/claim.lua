@@ -13,7 +13,7 @@ local ttl, place_ttl = tonumber(ARGV[4]), tonumber(ARGV[5])
 if now >= tonumber(ARGV[10]) then
     return {-1, 0, 0, 0, now}
 end
-if redis.call('ZSCORE', RELEASED, id) or notice_for(id) then
+if refused_until(id) > now or notice_for(id) then
     return {0, 1000, -1, 0, now}
 end
 local live, ahead, left = holds()

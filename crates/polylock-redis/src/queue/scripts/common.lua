@@ -64,11 +64,16 @@ local function leave(id)
     return redis.call('ZREM', QUEUE, id)
 end
 
--- Refuses the claims of a request that has ended until `late`, by the clock, and for the time `elsewhere` in us from now; 0: no claim can be
--- under way.
+-- Returns the time until which the claims of a request that has ended are refused; 0 if they are not.
+local function refused_until(id)
+    return tonumber(redis.call('ZSCORE', RELEASED, id) or '0')
+end
+
+-- Refuses the claims of a request that has ended until `late`, by the clock, and for the time `elsewhere` in us from now, or longer if an
+-- earlier release has said so; 0: no claim can be under way.
 local function refuse(id, late, elsewhere)
     local last = math.max(tonumber(late), elsewhere == '0' and 0 or now + elsewhere)
-    if last > now then
+    if last > now and last > refused_until(id) then
         redis.call('ZREMRANGEBYSCORE', RELEASED, '-inf', text(now))
         redis.call('ZADD', RELEASED, text(last), id)
         keep(RELEASED, last - now)

@@ -1,15 +1,20 @@
 -- Converts a hold to another mode, and gives it a new token.
 --
 -- Inputs:    id, token of the hold (with another token it is left as it is), new mode, its conflicts, the modes of other holders that are in
---            the way (0: a downgrade), the conflicts of the present mode, the bits of both modes (0: the conversion does not wait).
+--            the way (0: a downgrade), the conflicts of the present mode, the bits of both modes (0: the conversion does not wait), the time
+--            when this call expires in us, because another process may adopt the hold with this token.
 -- Returns:   {1, token}: the hold has the new mode. {2, token}: it has another token. {3, us}: another holder is in the way, for this time
---            at most. {4, 0}: that holder waits for this hold. {0, 0}: there is no hold. A text: the notice of a break.
+--            at most. {4, 0}: that holder waits for this hold. {0, 0}: there is no hold. A text: the notice of a break. {-1, clock in us}:
+--            expired.
 --
 -- A hold that waits for a conversion has the bits of two modes, of which the greater one excludes all that the other does. So a hold whose
 -- modes conflict with the present mode of this one waits for it.
 local id, from, mode, conflicts = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local in_way, held_conflicts, waiting = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 
+if now >= tonumber(ARGV[8]) then
+    return {-1, now}
+end
 local live = holds()
 local mine = live[id]
 if not mine then

@@ -1,2 +1,2 @@
 -- See `routines/convert.sql`.
-CALL {p}_convert_3($1, $2, $3, $4, $5, $6, $7, $8);
+CALL {p}_convert_4($1, $2, $3, $4, $5, $6, $7, $8, $9);

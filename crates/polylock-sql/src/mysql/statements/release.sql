@@ -1,2 +1,2 @@
 -- See `routines/release.sql`.
-CALL {p}_release_5($1, $2, $3, $4, $5);
+CALL {p}_release_6($1, $2, $3, $4, $5);

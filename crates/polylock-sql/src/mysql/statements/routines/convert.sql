@@ -1,21 +1,23 @@
 -- Converts a hold to another mode. Returns the hold after it, and the reason for leaving it as it was: (token, mode, rest of the lease of
--- a holder in the way, 1 if that waits for this hold or 0), or NULLs if there is no live hold, or it is marked as broken.
+-- a holder in the way, 1 if that waits for this hold or 0, the clock). The first two are NULL if there is no live hold, or it is marked
+-- as broken; so is the fourth if the call had expired.
 --
 -- Inputs:    a_slot is the slot of the mode in which the lock was claimed. a_from is the token of the hold; with another token it is left
 --            as it is. a_mode is the new mode. a_in_way has the modes of other holders that are in the way; none for a downgrade.
 --            a_held_conflicts has the conflicts of the present mode. a_waiting has the bits of both modes if the conversion waits,
---            otherwise 0.
+--            otherwise 0. After a_expiry the client has abandoned the conversion, and another process may have adopted the hold, with
+--            the same token: the call has no effect.
 -- Atomicity: one transaction of its own, at READ COMMITTED, behind the gate, as a claim. It conflicts with renewals and breaks on the row.
 -- Clock:     read once, after the gate was locked.
 --
 -- A hold that waits for a conversion has the bits of two modes, of which the greater one excludes all that the other does. So a hold
 -- whose modes conflict with the present mode of this one waits for it.
-CREATE PROCEDURE /*!80029 IF NOT EXISTS */ /*M! IF NOT EXISTS */ {p}_convert_3(
+CREATE PROCEDURE /*!80029 IF NOT EXISTS */ /*M! IF NOT EXISTS */ {p}_convert_4(
     a_name VARBINARY(255), a_request BINARY(16), a_slot VARBINARY(16), a_from BIGINT, a_mode BIGINT, a_in_way BIGINT,
-    a_held_conflicts BIGINT, a_waiting BIGINT)
+    a_held_conflicts BIGINT, a_waiting BIGINT, a_expiry BIGINT)
 MODIFIES SQL DATA
 SQL SECURITY INVOKER
-BEGIN
+convert_hold: BEGIN
     DECLARE v_shard BIGINT DEFAULT crc32(a_name) & 1023;
     DECLARE v_now, v_new, v_token, v_mode, v_left BIGINT;
     DECLARE v_deadlock BIGINT DEFAULT 0;
@@ -34,6 +36,11 @@ BEGIN
     END IF;
     SET v_new = last_insert_id();
     SET v_now = {now};
+    IF v_now > a_expiry THEN
+        ROLLBACK;
+        SELECT NULL, NULL, NULL, NULL, v_now;
+        LEAVE convert_hold;
+    END IF;
     IF EXISTS (SELECT 1 FROM {p}_holds WHERE name = a_name AND expires_at <= v_now) THEN
         DELETE FROM {p}_holds WHERE name = a_name AND expires_at <= v_now;
     END IF;
@@ -57,5 +64,5 @@ BEGIN
         END IF;
     END IF;
     COMMIT;
-    SELECT v_token, v_mode, v_left, v_deadlock;
+    SELECT v_token, v_mode, v_left, v_deadlock, v_now;
 END

@@ -10,7 +10,7 @@
 -- Clock:     read once, after the row was locked.
 --
 -- A parked hold is marked as a broken one, with an empty notice.
-CREATE PROCEDURE /*!80029 IF NOT EXISTS */ /*M! IF NOT EXISTS */ {p}_park_4(
+CREATE PROCEDURE /*!80029 IF NOT EXISTS */ /*M! IF NOT EXISTS */ {p}_park_5(
     a_name VARBINARY(255), a_request BINARY(16), a_slot VARBINARY(16), a_token BIGINT, a_left BIGINT, a_refused BIGINT,
     a_expiry BIGINT)
 MODIFIES SQL DATA
@@ -44,7 +44,8 @@ park: BEGIN
         SET v_parked = if(v_notice = '', 1, 0);
     END IF;
     IF v_parked = 1 AND a_refused > 0 THEN
-        REPLACE INTO {p}_broken (name, request, notice, expires_at) VALUES (a_name, a_request, '', v_now + a_refused);
+        INSERT INTO {p}_broken (name, request, notice, expires_at) VALUES (a_name, a_request, '', v_now + a_refused)
+        ON DUPLICATE KEY UPDATE expires_at = greatest(expires_at, v_now + a_refused);
     END IF;
     COMMIT;
     SELECT v_parked, v_notice, v_now;

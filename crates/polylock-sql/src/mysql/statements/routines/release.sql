@@ -18,7 +18,7 @@
 -- Cost:      reads the waiters that are granted the lock, the expired ones between them, and the next one. After 256 grants the
 --            remaining waiters, which share the lock with these, have to claim: the gate is not locked any longer.
 -- Clock:     read once, after the gate was locked, and again for each grant.
-CREATE PROCEDURE /*!80029 IF NOT EXISTS */ /*M! IF NOT EXISTS */ {p}_release_5(
+CREATE PROCEDURE /*!80029 IF NOT EXISTS */ /*M! IF NOT EXISTS */ {p}_release_6(
     a_name VARBINARY(255), a_request BINARY(16), a_slot VARBINARY(16), a_refused BIGINT, a_expiry BIGINT)
 MODIFIES SQL DATA
 SQL SECURITY INVOKER
@@ -43,10 +43,8 @@ release_lock: BEGIN
         DELETE FROM {p}_holds WHERE name = a_name AND slot = a_slot AND request = a_request;
         SET v_released = row_count();
         IF v_released = 0 THEN
-            SET v_notice = (SELECT notice FROM {p}_broken WHERE name = a_name AND request = a_request);
-            IF v_notice IS NOT NULL THEN
-                DELETE FROM {p}_broken WHERE name = a_name AND request = a_request;
-            END IF;
+            -- It stays until the lease would have ended: the reply may be lost, and the release repeated.
+            SET v_notice = (SELECT nullif(notice, '') FROM {p}_broken WHERE name = a_name AND request = a_request);
         END IF;
         IF v_released = 0 OR NOT EXISTS (SELECT 1 FROM {p}_waiters WHERE name = a_name) THEN
             SELECT v_released, v_notice, '', NULL;
@@ -75,14 +73,12 @@ release_lock: BEGIN
         SET v_found = row_count();
     END IF;
     IF v_found = 0 THEN
-        SET v_notice = (SELECT notice FROM {p}_broken WHERE name = a_name AND request = a_request);
-        IF v_notice IS NOT NULL THEN
-            DELETE FROM {p}_broken WHERE name = a_name AND request = a_request;
-        END IF;
+        SET v_notice = (SELECT nullif(notice, '') FROM {p}_broken WHERE name = a_name AND request = a_request);
     END IF;
     IF a_refused > 0 THEN
-        -- The record of a claim that is refused has an empty notice.
-        REPLACE INTO {p}_broken (name, request, notice, expires_at) VALUES (a_name, a_request, '', v_now + a_refused);
+        -- The record of a claim that is refused has an empty notice. One of a break keeps its notice, and refuses claims, too.
+        INSERT INTO {p}_broken (name, request, notice, expires_at) VALUES (a_name, a_request, '', v_now + a_refused)
+        ON DUPLICATE KEY UPDATE expires_at = greatest(expires_at, v_now + a_refused);
     END IF;
     IF EXISTS (SELECT 1 FROM {p}_holds WHERE name = a_name AND expires_at <= v_now) THEN
         DELETE FROM {p}_holds WHERE name = a_name AND expires_at <= v_now;
@@ -124,5 +120,5 @@ release_lock: BEGIN
         UPDATE {p}_gates SET token = v_token WHERE shard = v_shard;
     END IF;
     COMMIT;
-    SELECT v_found, nullif(v_notice, ''), v_grants, v_now;
+    SELECT v_found, v_notice, v_grants, v_now;
 END

@@ -1,19 +1,21 @@
 -- Converts a hold to another mode. Returns the hold after it, and the reason for leaving it as it was: (token, mode, rest of the lease of
--- a holder in the way, 1 if that waits for this hold or 0), or NULLs if there is no live hold, or it is marked as broken.
+-- a holder in the way, 1 if that waits for this hold or 0, the clock). The first two are NULL if there is no live hold, or it is marked
+-- as broken; so is the fourth if the call had expired.
 --
 -- Inputs:    a_from is the token of the hold; with another token it is left as it is. a_mode is the new mode, a_conflicts its conflicts.
 --            a_in_way has the modes of other holders that are in the way; none for a downgrade. a_held_conflicts has the conflicts of
---            the present mode. a_waiting has the bits of both modes if the conversion waits, otherwise 0.
+--            the present mode. a_waiting has the bits of both modes if the conversion waits, otherwise 0. After a_expiry the client has
+--            abandoned the conversion, and another process may have adopted the hold, with the same token: the call has no effect.
 -- Atomicity: one transaction of its own, behind the advisory lock on the name. It conflicts with renewals on the row.
 -- Clock:     read once, after the advisory lock was taken.
 --
 -- A hold that waits for a conversion has the bits of two modes, of which the greater one excludes all that the other does. So a hold
 -- whose modes conflict with the present mode of this one waits for it. The slot is that of the mode in which the lock was claimed: an
 -- exclusive hold that was downgraded keeps the empty one, which no other request can need before its release.
-CREATE OR REPLACE FUNCTION {p}_convert_2(
+CREATE OR REPLACE FUNCTION {p}_convert_3(
     a_name bytea, a_request bytea, a_from bigint, a_mode bigint, a_conflicts bigint, a_in_way bigint,
-    a_held_conflicts bigint, a_waiting bigint, a_durable boolean)
-RETURNS TABLE (r_token bigint, r_mode bigint, r_left bigint, r_deadlock bigint)
+    a_held_conflicts bigint, a_waiting bigint, a_durable boolean, a_expiry bigint)
+RETURNS TABLE (r_token bigint, r_mode bigint, r_left bigint, r_deadlock bigint, r_clock bigint)
 LANGUAGE plpgsql {pinned} AS $body$
 DECLARE
     v_now bigint;
@@ -24,6 +26,11 @@ BEGIN
     PERFORM pg_advisory_xact_lock(hashtextextended('{p}:' || encode(a_name, 'hex'), 0));
     {durable}
     v_now := {now};
+    r_clock := v_now;
+    IF v_now > a_expiry THEN
+        RETURN NEXT;
+        RETURN;
+    END IF;
     r_deadlock := 0;
     DELETE FROM {p}_holds WHERE name = a_name AND expires_at <= v_now;
     SELECT token, mode INTO r_token, r_mode FROM {p}_holds

@@ -10,7 +10,7 @@
 -- Clock:     read once, after the advisory lock was taken.
 --
 -- A parked hold is marked as a broken one, with an empty notice.
-CREATE OR REPLACE FUNCTION {p}_park_3(
+CREATE OR REPLACE FUNCTION {p}_park_4(
     a_name bytea, a_request bytea, a_token bigint, a_left bigint, a_durable boolean, a_refused bigint, a_expiry bigint)
 RETURNS TABLE (r_parked bigint, r_notice text, r_clock bigint)
 LANGUAGE plpgsql {pinned} AS $body$
@@ -40,7 +40,7 @@ BEGIN
     END IF;
     IF r_parked = 1 AND a_refused > 0 THEN
         INSERT INTO {p}_broken (name, request, notice, expires_at) VALUES (a_name, a_request, '', r_clock + a_refused)
-        ON CONFLICT (name, request) DO NOTHING;
+        ON CONFLICT (name, request) DO UPDATE SET expires_at = greatest({p}_broken.expires_at, excluded.expires_at);
     END IF;
     RETURN NEXT;
 END $body$;

@@ -11,7 +11,7 @@
 -- The release is on the disk when it returns only if it has granted the lock: if a crash of the server undoes a release without a
 -- grant, the restored hold expires. No other request can have been granted the lock in between, because such a grant is on the
 -- disk together with everything that was committed before it.
-CREATE OR REPLACE FUNCTION {p}_release_3(
+CREATE OR REPLACE FUNCTION {p}_release_4(
     a_name bytea, a_request bytea, a_channel text, a_refused bigint, a_expiry bigint)
 RETURNS TABLE (
     r_ticket bigint, r_place bigint, r_token bigint, r_left bigint, r_found bigint, r_notice text)
@@ -37,12 +37,13 @@ BEGIN
     END IF;
     r_found := CASE WHEN FOUND THEN 1 ELSE 0 END;
     IF r_found = 0 THEN
-        DELETE FROM {p}_broken WHERE name = a_name AND request = a_request RETURNING nullif(notice, '') INTO r_notice;
+        -- It stays until the lease would have ended: the reply may be lost, and the release repeated.
+        r_notice := (SELECT nullif(notice, '') FROM {p}_broken WHERE name = a_name AND request = a_request);
     END IF;
     IF a_refused > 0 THEN
-        -- The record of a claim that is refused has an empty notice.
+        -- The record of a claim that is refused has an empty notice. One of a break keeps its notice, and refuses claims, too.
         INSERT INTO {p}_broken (name, request, notice, expires_at) VALUES (a_name, a_request, '', v_now + a_refused)
-        ON CONFLICT (name, request) DO NOTHING;
+        ON CONFLICT (name, request) DO UPDATE SET expires_at = greatest({p}_broken.expires_at, excluded.expires_at);
     END IF;
     RETURN NEXT;
     r_found := NULL;
