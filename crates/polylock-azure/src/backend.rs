@@ -15,7 +15,6 @@ use crate::{
     blobs::Blobs,
     error::{Cause, Refusal, ignore_gone, is_gone},
     fairness::{self, Decision, Fairness},
-    prolonging::lease_keeps_changing,
     record::{Content, Fingerprint, Record},
     tokens::RecordCache,
     wire::{LeaseId, MAX_DELAY},
@@ -253,7 +252,7 @@ impl Park for AzureBackend {
                     _ => return Err(cause),
                 }
             }
-            Err(lease_keeps_changing())
+            Err(Cause::lease_keeps_changing())
         };
         parked.await.map_err(|cause: Cause| self.failed(Operation::Renew, cause))
     }

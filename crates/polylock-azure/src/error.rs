@@ -108,6 +108,12 @@ impl From<azure_core::Error> for Cause {
 }
 
 impl Cause {
+    /// Returns the cause of a change that other changes of the same hold have overtaken every time.
+    pub(crate) fn lease_keeps_changing() -> Self {
+        let advice = "other processes keep changing the lease of this hold: try again";
+        Self::Unusable(Fault::Temporary, advice.to_owned())
+    }
+
     /// Returns the refusal, if it is one.
     pub(crate) const fn refusal(&self) -> Option<Refusal> {
         if let Self::Refused(refusal, _) = self { Some(*refusal) } else { None }

@@ -13,7 +13,7 @@
 
 use std::time::Duration;
 
-use polylock_core::{Clock, Fault, Moment, Request, SystemClock};
+use polylock_core::{Clock, Moment, Request, SystemClock};
 
 use crate::{
     backend::{AzureBackend, TRIES, whole_seconds},
@@ -66,12 +66,6 @@ impl AzureBackend {
                 },
             }
         }
-        Err(lease_keeps_changing())
+        Err(Cause::lease_keeps_changing())
     }
-}
-
-/// Returns the cause of a change that other changes of the same hold have overtaken every time.
-pub(crate) fn lease_keeps_changing() -> Cause {
-    let advice = "other processes keep changing the lease of this hold: try again";
-    Cause::Unusable(Fault::Temporary, advice.to_owned())
 }

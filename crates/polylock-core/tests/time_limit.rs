@@ -8,9 +8,14 @@ use std::{
 
 use async_trait::async_trait;
 use polylock_core::{
-    Backend, Capabilities, ClaimOutcome, Clock, FencingToken, KeepAlive, Locks, Moment, Park, Release,
+    Backend, Capabilities, ClaimOutcome, Clock, FencingToken, Guard, KeepAlive, Locks, Moment, Park, Release,
     Request, Result, Store, SystemClock, Wake, memory, time_limit,
 };
+
+const TTL: Duration = Duration::from_secs(5);
+
+/// The two clocks are read one after the other.
+const TOLERANCE: Duration = Duration::from_millis(1);
 
 /// Longer than a lease.
 const LONG: Duration = Duration::from_secs(3600);
@@ -60,26 +65,58 @@ impl Park for Recording {
     }
 }
 
+/// A clean end of a hold: its messages, and when it is lost without them.
+struct Ends {
+    locks: Locks,
+    limits: Arc<Mutex<Vec<Moment>>>,
+}
+
+impl Ends {
+    fn new() -> Self {
+        let limits = Arc::<Mutex<Vec<Moment>>>::default();
+        let backend = Arc::new(Recording { inner: memory::connect(), limits: limits.clone() });
+        let mut store = Store::new(backend.clone());
+        store.park = Some(backend);
+        Self { locks: Locks::new(store), limits }
+    }
+
+    /// Releases a hold, parks one, and drops one. Returns how much later than the deadline of its hold each message may have an effect.
+    async fn of_three(&self, acquire: impl AsyncFn(&Locks) -> Guard) -> Vec<Duration> {
+        let mut deadlines = Vec::new();
+        let mut acquire = async || {
+            let guard = acquire(&self.locks).await;
+            deadlines.push(guard.deadline());
+            guard
+        };
+        acquire().await.release().await.unwrap();
+        acquire().await.release_after(Duration::from_millis(100)).await.unwrap();
+        drop(acquire().await);
+        assert!(self.locks.clone().close(LONG).await);
+        let limits = self.limits.lock().unwrap().clone();
+        assert_eq!(limits.len(), deadlines.len());
+        limits.iter().zip(&deadlines).map(|(limit, deadline)| limit.since(*deadline)).collect()
+    }
+}
+
+async fn acquire(locks: &Locks) -> Guard {
+    locks.lock("a").ttl(TTL).acquire().await.unwrap()
+}
+
 #[tokio::test]
-async fn a_message_that_ends_a_hold_expires_with_its_deadline() {
-    let limits = Arc::<Mutex<Vec<Moment>>>::default();
-    let backend = Arc::new(Recording { inner: memory::connect(), limits: limits.clone() });
-    let mut store = Store::new(backend.clone());
-    store.park = Some(backend);
-    let locks = Locks::new(store);
-    let mut deadlines = Vec::new();
-    let mut acquire = async || {
-        let guard = locks.lock("a").ttl(Duration::from_secs(5)).acquire().await.unwrap();
-        deadlines.push(guard.deadline());
-        guard
+async fn a_message_that_ends_a_hold_of_several_processes_expires_with_its_deadline() {
+    let adopt = async |locks: &Locks| {
+        let handle = acquire(locks).await.into_handle().await.unwrap();
+        locks.adopt(&handle).await.unwrap()
     };
-    acquire().await.release().await.unwrap();
-    acquire().await.release_after(Duration::from_millis(100)).await.unwrap();
-    drop(acquire().await);
-    assert!(locks.close(LONG).await);
-    let limits = limits.lock().unwrap().clone();
-    assert_eq!(limits.len(), 3);
-    for (limit, deadline) in limits.iter().zip(&deadlines) {
-        assert!(*limit <= *deadline + Duration::from_millis(1), "{limit:?} {deadline:?}");
+    for late in Ends::new().of_three(adopt).await {
+        assert!(late <= TOLERANCE, "{late:?}");
+    }
+}
+
+/// No other process can extend such a hold, and a renewal without a reply may have.
+#[tokio::test]
+async fn a_release_of_another_hold_is_repeated_for_a_lease() {
+    for late in Ends::new().of_three(acquire).await {
+        assert!(late <= TTL, "{late:?}");
     }
 }

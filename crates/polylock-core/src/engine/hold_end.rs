@@ -15,7 +15,8 @@ impl Hold {
         tracing::debug!(parent: self.span_id(), lock.name = %self.request.name, "left to expire");
     }
 
-    /// Releases a hold that its holder has ended, and retries for a whole lease at least. `attempts` have been made before.
+    /// Releases a hold that its holder has ended, and retries until `until`, or for a whole lease if no other process can extend the hold.
+    /// `attempts` have been made before.
     pub(crate) async fn release(
         self: Arc<Self>,
         until: Moment,
@@ -23,8 +24,10 @@ impl Hold {
         attempts: u32,
         under_way: WorkGuard,
     ) -> Result<()> {
-        // A renewal without a reply may have been carried out: then the lease ends after its deadline here.
-        let until = until.max(self.context.now() + self.request.ttl);
+        // A renewal without a reply may have been carried out: then the lease ends after its deadline here. If others know the hold, they may
+        // have extended it after that deadline, and a later release would end their work.
+        let lease_end = self.context.now() + self.request.ttl;
+        let until = if self.is_known_elsewhere() { until } else { until.max(lease_end) };
         let reply = self.context.release_until(&self.last_request(), until, attempts).await;
         self.released(reply, via, under_way)
     }

@@ -142,6 +142,7 @@ async fn a_vote_that_is_restored_after_a_release_elsewhere_is_refused() {
         include_str!("../../../../crates/polylock-redis/src/redlock/scripts/keep_alive.lua");
     const REFUSE: &str = include_str!("../../../../crates/polylock-redis/src/redlock/scripts/refuse.lua");
     const ID: &str = "0123456789abcdef";
+    const NEVER: &str = "9223372036854775807";
     let setup = Setup::shared(3);
     let restore = async |number: &str| {
         run_script(&setup, RESTORE, "a", &["", "1", "", "60000", "1", ID, number, "30000", "me", ""]).await;
@@ -150,7 +151,7 @@ async fn a_vote_that_is_restored_after_a_release_elsewhere_is_refused() {
     assert!(restore("5").await, "the server has no vote");
     setup.query::<()>(0, &["DEL", &setup.key("r", "a")]).await;
     for time in ["30000", "300"] {
-        run_script(&setup, REFUSE, "a", &[ID, time]).await;
+        run_script(&setup, REFUSE, "a", &[ID, time, NEVER]).await;
     }
     assert!(!restore("5").await, "a released request has a vote");
     pause(Duration::from_millis(400)).await;

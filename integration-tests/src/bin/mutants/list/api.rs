@@ -120,7 +120,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "renewals that the events of a guard omit",
         file: "crates/polylock-core/src/engine/keeper/state.rs",
-        from: "                    kept.hold.report(GuardEvent::Renewed { deadline, slack });\n",
+        from: "                    self.hold.report(GuardEvent::Renewed { deadline, slack });\n",
         to: "",
         test: ("conformance", "memory::events::report_renewals_with_their_slack"),
     },

@@ -38,8 +38,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a server releases a hold that its client renews elsewhere",
         file: "crates/polylock-core/src/engine/keeper.rs",
-        from: "if is_lost && hold.is_known_elsewhere() {",
-        to: "if false {",
+        from: "if is_lost && hold.is_known_elsewhere()",
+        to: "if false",
         test: ("keep_alive", "a_server_does_not_release_a_hold_that_its_client_renews_elsewhere"),
     },
     Mutant {
@@ -67,7 +67,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "a release that reports success whatever it finds",
-        file: "crates/polylock-core/src/engine/hold.rs",
+        file: "crates/polylock-core/src/engine/hold_end.rs",
         from: "            Release::Lost(reason) => {
                 self.report_loss(&reason);
                 Ended::Lost(reason).into_result(self.name())
@@ -183,7 +183,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a hold that a batch reports as unknown is lost",
         file: "crates/polylock-core/src/engine/keeper/state.rs",
-        from: "        if outcome == KeepAlive::Unknown {",
+        from: "        if *outcome == KeepAlive::Unknown {",
         to: "        if false {",
         test: ("keep_alive", "a_keep_alive_without_a_result_is_retried"),
     },
@@ -257,7 +257,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a late reply about a queue entry ends the hold",
         file: "crates/polylock-core/src/engine/keeper/state.rs",
-        from: "        if sent < kept.since && !matches!",
+        from: "        if sent < self.since && !matches!",
         to: "        if sent > now && !matches!",
         test: ("keep_alive", "a_reply_from_the_time_in_the_queue_does_not_end_a_hold"),
     },

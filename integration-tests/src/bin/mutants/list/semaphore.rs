@@ -44,8 +44,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "semaphore: an outage before the slot fails at once",
         file: "crates/polylock-core/src/semaphore/lock.rs",
-        from: "            Err(error) if error.is_temporary() => {}",
-        to: "            Err(error) if error.is_not_acquired() => {}",
+        from: "            Err(error) if error.is_temporary() && ",
+        to: "            Err(error) if error.is_not_acquired() && ",
         test: ("limits", "a_semaphore_waits_out_an_outage_before_its_slot"),
     },
     Mutant {

@@ -6,6 +6,9 @@ use redis::{Client, Connection};
 /// The duration of a lease, in the schedule's milliseconds.
 pub(super) const TTL: u64 = 1000;
 
+/// The time when a message expires, in microseconds: a message of a schedule is as late as the schedule wants.
+const NEVER: i64 = i64::MAX;
+
 macro_rules! lua {
     ($file:literal) => {
         include_str!(concat!("../../../../../crates/polylock-redis/src/redlock/scripts/", $file))
@@ -203,9 +206,11 @@ impl Nodes {
                 command.arg(900_000).arg(u8::from(restores));
                 command.arg(&id).arg(number).arg(600_000).arg("owner").arg("")
             }
-            Call::Release { id, number } => command.arg(&id).arg(number).arg(900_000).arg("").arg("name"),
+            Call::Release { id, number } => {
+                command.arg(&id).arg(number).arg(900_000).arg("").arg("name").arg(NEVER)
+            }
             Call::Break { number } => {
-                command.arg(number).arg(900_000).arg("name").arg("notice").arg(0).arg("channel")
+                command.arg(number).arg(900_000).arg("name").arg("notice").arg(0).arg("channel").arg(NEVER)
             }
         };
         let (word, number, membership) = if let Call::Renew { number, .. } = call {
