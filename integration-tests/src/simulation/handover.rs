@@ -8,24 +8,13 @@ use super::{
     holds::{Key, Offer},
     network::nanos,
     plan::{StoreKind, WORK_END},
-    ways::Way,
+    ways::{Passing, Way},
     workload::{Client, Wish, key_of},
 };
 use crate::recipe::Held;
 
 /// The number of holds, counted from the last one, that someone who has looked at the store a while ago may want to break.
 const REMEMBERED: usize = 8;
-
-/// What a client does with a hold besides using it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Passing {
-    /// It ends the hold itself.
-    None,
-    /// It ends the hold in its process, and leaves it to another one.
-    Leaves,
-    /// It downgrades the hold, and goes on.
-    Downgrades,
-}
 
 impl Client {
     /// Adopts and breaks holds of all processes, until [`WORK_END`].

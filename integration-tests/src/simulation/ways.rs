@@ -46,6 +46,17 @@ pub enum End {
     ReleaseAfter(Duration),
 }
 
+/// What a client does with a hold besides using it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Passing {
+    /// It ends the hold itself.
+    None,
+    /// It ends the hold in its process, and leaves it to another one.
+    Leaves,
+    /// It downgrades the hold, and goes on.
+    Downgrades,
+}
+
 /// Acquires the lock in this way. The outcome is `None` if it is not acquired in time, or the future is dropped.
 ///
 /// # Errors

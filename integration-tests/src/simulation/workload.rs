@@ -20,7 +20,6 @@ use polylock_testkit::history::Section;
 
 use super::{
     clock::LocalClock,
-    handover::Passing,
     holds::{HoldRecord, Key},
     network::nanos,
     plan::{MOST_LOCKS, Plan, StoreKind, Style, WORK_END, between},
@@ -28,7 +27,7 @@ use super::{
     servers::Servers,
     time::{MS, Time},
     timeline::Timeline,
-    ways::{End, Way, acquire, finish},
+    ways::{End, Passing, Way, acquire, finish},
 };
 use crate::recipe::{Held, Recipe};
 

@@ -6,7 +6,7 @@ use polylock_core::{FencingToken, LockName, Mode};
 use polylock_sql::mysql::simulation::{Row, Value};
 
 use super::{
-    rows::{Watched, hex},
+    rows::{Watched, held, hex},
     statement::{Batch, Call},
 };
 use crate::simulation::{live_entry::LiveEntry, plan::Planted};
@@ -495,9 +495,4 @@ impl Database {
             });
         holds.chain(waiters).collect()
     }
-}
-
-/// Returns the reply to a claim that holds the lock.
-fn held(token: i64, left: i64, now: i64) -> Row {
-    Row(vec![Value::Int(token), Value::Int(left), Value::Null, Value::Int(0), Value::Int(now)])
 }

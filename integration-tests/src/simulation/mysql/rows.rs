@@ -39,6 +39,12 @@ impl Watched {
     }
 }
 
+/// Returns the reply to a claim that holds the lock.
+#[must_use]
+pub fn held(token: i64, left: i64, now: i64) -> Row {
+    Row(vec![Value::Int(token), Value::Int(left), Value::Null, Value::Int(0), Value::Int(now)])
+}
+
 /// Returns hexadecimal digits.
 #[must_use]
 pub fn hex(bytes: &[u8]) -> String {
