@@ -149,8 +149,7 @@ impl AzureBackend {
                 timeout,
             ));
         }
-        let broken = matches!(outcome, Release::Lost(LostReason::Broken(_)));
-        if broken || attempt.is_some_and(|attempt| attempt.broken) {
+        if outcome == Release::Released && attempt.is_some_and(|attempt| attempt.broken) {
             self.delete_notice(request).await;
         }
         Ok(outcome)

@@ -4,8 +4,9 @@
 //! and can be released by its holder. It has no field for a notice, and only the holder can write the metadata of a leased blob. So the
 //! notice is in a separate blob, one for each lock, which names the grant that it is for.
 //!
-//! A notice is deleted by the release of its holder, if the holder has read it, and by the next break of any lock when the notice is older
-//! than any lease can be.
+//! A notice is deleted by the release of its holder, if the holder has read it and still had its lease. Otherwise the release reports the break,
+//! and may have to be repeated for lack of a reply: then the notice stays until the next break of any lock finds that it is older than any
+//! lease can be.
 
 use std::{pin::pin, time::Duration};
 
@@ -133,7 +134,7 @@ impl AzureBackend {
         }
     }
 
-    /// Deletes the notice of `request` after its holder has stopped.
+    /// Deletes the notice of `request` after its holder has released it.
     pub(crate) async fn delete_notice(&self, request: &Request) {
         let (grant, timeout) = (Fingerprint::of(request.id), self.timeout(request));
         let deleted = async {

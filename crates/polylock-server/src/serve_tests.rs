@@ -113,7 +113,7 @@ async fn an_impossible_conversion_is_refused_before_it_reaches_the_store() {
     for [from, to] in [["EX", "NL"], ["NL", "NL"], ["NL", "PR"], ["CW", "PR"]] {
         let body = json!({ "request": held, "from": 1, "held": from, "to": to, "waits": false });
         let reply = send(&routes, request(Method::POST, paths::CONVERT, None, Some(&body))).await;
-        assert_eq!(reply.status(), StatusCode::BAD_REQUEST, "{from} to {to}");
+        assert_eq!(reply.status(), StatusCode::UNPROCESSABLE_ENTITY, "{from} to {to}");
         let detail = json_of(reply).await["detail"].to_string();
         assert!(detail.contains("is not converted"), "{detail}");
     }

@@ -37,10 +37,9 @@ fn a_seed_reproduces_its_run() {
     }
 }
 
-/// Runs random seeds for a few seconds.
+/// Runs the first seeds for a few seconds. The program `simulate` runs random ones, every day for the record and as long as one likes.
 fn is_sound(store: StoreKind) {
-    let search =
-        Search::run(store, None, search::first_seed(), Limits::time(Duration::from_secs(5))).unwrap();
+    let search = Search::run(store, None, 0, Limits::time(Duration::from_secs(5))).unwrap();
     assert!(search.found.is_none(), "{store:?}: {search}");
     assert!(search.sections > 10, "{search}");
 }

@@ -28,11 +28,11 @@ stores! {
     redis postgres mariadb redlock3 zookeeper azure http_redis http_postgres both_redis_postgres sqlite
 }
 
-/// Returns a run of a few schedules, each on its own connections.
+/// Returns a run of a few schedules, each on its own connections. The seed is the same each time; the program `late` draws one.
 fn run(schedules: u32) -> Run {
     Run {
         worker: WORKER.into(),
-        seed: fastrand::u64(..1 << 32),
+        seed: 1,
         first: 0,
         schedules,
         lanes: usize::try_from(schedules).unwrap(),

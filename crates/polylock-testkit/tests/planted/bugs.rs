@@ -213,6 +213,9 @@ impl Backend for Broken {
                 misread.id = RequestId::random();
                 self.state().aliases.insert(request.id, misread.id);
             }
+            Bug::GrantsReleased if self.state().released.contains(&request.id) => {
+                misread.id = RequestId::random();
+            }
             Bug::Blocks => std::thread::sleep(Duration::from_millis(3)),
             Bug::TracesIds => tracing::trace!(request = hex(request.id), "claim"),
             _ => {}
@@ -263,9 +266,11 @@ impl Backend for Broken {
     }
 
     async fn release(&self, request: &Request) -> Result<Release> {
-        let mut misread = self.misread(request);
+        let misread = self.misread(request);
         match self.bug {
-            Bug::GrantsReleased => misread.outlives_process = false,
+            Bug::GrantsReleased => {
+                self.state().released.insert(request.id);
+            }
             Bug::ForgetsReleases => return Ok(Release::Released),
             Bug::NeverWithdraws if self.state().queued.contains(&request.id) => {
                 return Ok(Release::Released);
