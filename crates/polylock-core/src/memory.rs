@@ -20,13 +20,17 @@ use self::records::Records;
 use crate::{
     Backend, BreakNotice, Capabilities, ClaimOutcome, Clock, Conversion, ConversionOutcome, Entry, Fencing,
     FencingToken, Grant, HoldAlerts, HoldTerms, KeepAlive, LockName, LockStatus, LostReason, Mode, Moment,
-    Notifications, OwnerId, QueuePosition, Release, Request, RequestId, Result, Scope, Store, SystemClock,
-    Wake,
+    Notifications, Operation, OwnerId, QueuePosition, Release, Request, RequestId, Result, Scope, Store,
+    SystemClock, Wake,
     queue::{self, ConversionRule, OtherHolder, QueueEntry},
     requests::{ExpiringTable, RequestTable},
     sync::lock,
+    time_limit,
     wakeups::Wakeups,
 };
+
+/// The name of the store.
+const NAME: &str = "memory";
 
 /// The time after its release for which a request that others may know is granted nothing.
 const REFUSED: Duration = Duration::from_secs(5);
@@ -60,7 +64,7 @@ pub fn with_clock(clock: Arc<dyn Clock>) -> Store {
 
 fn open(space: Arc<Space>) -> Store {
     let ttl = Duration::from_millis(50)..=Duration::from_secs(24 * 3600);
-    let mut capabilities = Capabilities::new("memory", ttl);
+    let mut capabilities = Capabilities::new(NAME, ttl);
     capabilities.notifications = Notifications::Pushed;
     capabilities.fencing = Fencing::WhileRunning;
     capabilities.scope = Scope::Process;
@@ -375,6 +379,7 @@ impl Backend for MemoryBackend {
     }
 
     async fn release(&self, request: &Request) -> Result<Release> {
+        time_limit::check(NAME, Operation::Release)?;
         let outcome = self.space.on(&request.name, |entries, counters, now| {
             let before = entries.len();
             entries.retain(|entry| entry.id != request.id);

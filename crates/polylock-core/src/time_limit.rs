@@ -20,7 +20,10 @@
 
 use std::{future::Future, time::Duration};
 
-use crate::clock::{Clock, Moment, SystemClock};
+use crate::{
+    Fault, Operation, Result, Unavailable,
+    clock::{Clock, Moment, SystemClock},
+};
 
 tokio::task_local! {
     static LIMIT: Moment;
@@ -37,6 +40,19 @@ pub fn until<F: Future>(by: Moment, operation: F) -> impl Future<Output = F::Out
 #[must_use]
 pub fn within(timeout: Duration) -> Duration {
     LIMIT.try_with(|by| by.since(SystemClock.now()).min(timeout)).unwrap_or(timeout)
+}
+
+/// Checks that the limit of the current operation has not passed, for a store whose operations have their effect at once.
+///
+/// # Errors
+/// A temporary error if it has: the caller has given the operation up.
+pub fn check(backend: &'static str, operation: Operation) -> Result<()> {
+    if within(Duration::MAX).is_zero() {
+        return Err(
+            Unavailable::new(backend, operation, Fault::Temporary, "its caller has given it up").into()
+        );
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -8,8 +8,9 @@ use std::{
 
 use async_trait::async_trait;
 use polylock_core::{
-    Backend, Capabilities, ClaimOutcome, Clock, FencingToken, KeepAlive, Locks, Moment, Park, Release,
-    Request, Result, Store, SystemClock, Wake, memory, time_limit,
+    Backend, Capabilities, ClaimOutcome, Clock, Fault, FencingToken, Guard, KeepAlive, Locks, Moment,
+    Operation, Park, Release, Request, Result, Store, SystemClock, Unavailable, Wake, memory, time_limit,
+    transition,
 };
 
 const TTL: Duration = Duration::from_secs(5);
@@ -104,4 +105,77 @@ async fn a_release_of_another_hold_is_repeated_for_a_lease() {
     let [_, parked, dropped] = limits_of_ends(false).await[..] else { panic!("three messages") };
     assert!(parked <= TOLERANCE, "{parked:?}");
     assert!(!dropped.is_zero() && dropped <= TTL, "{dropped:?}");
+}
+
+/// A store that does not reply to what ends a hold.
+#[derive(Debug)]
+struct Silent(Store);
+
+impl Silent {
+    async fn give_up<T>(operation: Operation) -> Result<T> {
+        SystemClock.sleep_until(SystemClock.now() + time_limit::within(LONG)).await;
+        Err(Unavailable::new("silent", operation, Fault::Temporary, "no reply").into())
+    }
+}
+
+#[async_trait]
+impl Backend for Silent {
+    fn capabilities(&self) -> &Capabilities {
+        self.0.backend.capabilities()
+    }
+
+    async fn claim(&self, request: &Request) -> Result<ClaimOutcome> {
+        self.0.backend.claim(request).await
+    }
+
+    async fn wait(&self, request: &Request) -> Result<Wake> {
+        self.0.backend.wait(request).await
+    }
+
+    async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>> {
+        self.0.backend.keep_alive(requests).await
+    }
+
+    async fn release(&self, _: &Request) -> Result<Release> {
+        Self::give_up(Operation::Release).await
+    }
+}
+
+#[async_trait]
+impl Park for Silent {
+    async fn park(&self, _: &Request, _: FencingToken, _: Duration) -> Result<Release> {
+        Self::give_up(Operation::Renew).await
+    }
+}
+
+/// 1. The new one of two stores does not reply, until the caller gives up.
+/// 2. The old one is asked then, and must do nothing: another process has extended the hold.
+async fn a_failed_end_changes_nothing_in_the_old_store(name: &str, end: impl AsyncFn(Guard) -> Result<()>) {
+    let ttl = Duration::from_millis(300);
+    let silent = Arc::new(Silent(memory::connect()));
+    let mut new = silent.0.clone();
+    new.backend = silent.clone();
+    new.park = Some(silent);
+    let locks = Locks::new(transition::both(memory::named(name), new).unwrap());
+    let guard = locks.lock("a").ttl(ttl).acquire().await.unwrap();
+    let adopted = locks.adopt_for(&guard.handle().unwrap(), LONG).await.unwrap();
+    assert!(end(guard).await.unwrap_err().is_temporary());
+    // Longer than what is parked lasts.
+    SystemClock.sleep_until(SystemClock.now() + ttl).await;
+    let old = Locks::new(memory::named(name));
+    assert_eq!(old.inspect("a").await.unwrap().holders.len(), 1);
+    adopted.leave_to_expire().unwrap();
+}
+
+#[tokio::test]
+async fn a_park_that_has_failed_in_the_new_store_is_none_in_the_old_one() {
+    a_failed_end_changes_nothing_in_the_old_store("parked", async |guard| {
+        guard.release_after(Duration::from_millis(100)).await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_release_that_has_failed_in_the_new_store_is_none_in_the_old_one() {
+    a_failed_end_changes_nothing_in_the_old_store("released", async |guard| guard.release().await).await;
 }

@@ -13,6 +13,7 @@ mod late;
 mod late_breaks;
 mod late_claims;
 mod late_conversions;
+mod late_ends;
 mod migration;
 mod opening;
 mod release_after;

@@ -4,15 +4,16 @@ use std::{sync::atomic::Ordering, time::Duration};
 
 use async_trait::async_trait;
 
-use super::{MemoryBackend, Record, Space};
+use super::{MemoryBackend, NAME, Record, Space};
 use crate::{
     BreakOrder, Conversion, ConversionOutcome, Convert, Entry, FencingToken, Inspect, LockName, LockStatus,
-    Park, RaiseToken, Release, Request, Result,
+    Operation, Park, RaiseToken, Release, Request, Result, time_limit,
 };
 
 #[async_trait]
 impl Convert for MemoryBackend {
     async fn convert(&self, request: &Request, conversion: &Conversion) -> Result<ConversionOutcome> {
+        time_limit::check(NAME, Operation::Convert)?;
         let outcome = self.space.convert(request, conversion);
         self.space.changed();
         Ok(outcome)
@@ -22,6 +23,7 @@ impl Convert for MemoryBackend {
 #[async_trait]
 impl Park for MemoryBackend {
     async fn park(&self, request: &Request, token: FencingToken, left: Duration) -> Result<Release> {
+        time_limit::check(NAME, Operation::Renew)?;
         let outcome = self.space.park(request, token, left);
         self.space.changed();
         Ok(outcome)
@@ -71,6 +73,7 @@ impl Inspect for MemoryBackend {
     }
 
     async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>> {
+        time_limit::check(NAME, Operation::Break)?;
         let broken = self.space.on(name, |entries, counters, now| {
             if order.force {
                 let is_target = |entry: &mut Record| entry.queue_entry.held && order.is_target(entry.token);

@@ -6,7 +6,9 @@
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use backon::{BackoffBuilder, ExponentialBuilder};
-use polylock_core::{Clock, Error, Fault, Moment, Operation, Result, SystemClock, gate::Permit, sync::lock};
+use polylock_core::{
+    Clock, Error, Fault, Moment, Operation, Result, SystemClock, gate::Permit, sync::lock, time_limit,
+};
 use sqlx::{
     ConnectOptions, Connection, SqlStr, SqliteConnection,
     sqlite::{SqliteArguments, SqliteConnectOptions, SqliteRow, SqliteSynchronous},
@@ -14,6 +16,7 @@ use sqlx::{
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use super::{
+    NAME,
     config::{Config, Durability},
     error,
     file::Identity,
@@ -115,7 +118,8 @@ impl Connections {
         }
     }
 
-    /// Runs `sql` on `lane` and calls `read` with the reply, before another writer of this process is admitted.
+    /// Runs `sql` on `lane` and calls `read` with the reply, before another writer of this process is admitted. It is not begun any more when
+    /// the [time limit](time_limit) of its caller has passed.
     ///
     /// # Errors
     /// A temporary error after the busy timeout at the latest; the error of `read`.
@@ -136,10 +140,11 @@ impl Connections {
                 self.gate.enter(operation, self.timeout).await.ok_or_else(|| self.timed_out(operation))?,
             ),
         };
-        let deadline = SystemClock.now() + self.timeout;
+        let deadline = SystemClock.now() + time_limit::within(self.timeout);
         let Some(guard) = before(deadline, self.lock_lane(lane, permit)).await else {
             return Err(self.timed_out(operation));
         };
+        time_limit::check(NAME, operation)?;
         let (sql, is_query) = match sql {
             Sql::Query(sql) => (sql.clone(), true),
             Sql::Execute(sql) => (sql.clone(), false),
@@ -341,6 +346,25 @@ mod tests {
             assert!(SystemClock.now().since(start) < Duration::from_secs(60), "the statement never ends");
         };
         assert_eq!(rows, 1, "overtaken, after {refused} refusals");
+    }
+
+    #[tokio::test]
+    async fn a_statement_that_was_given_up_is_not_begun() {
+        let setting = TestFile::new(Duration::from_secs(5)).await;
+        let (_, first) = tokio::join!(
+            setting.run(Lane::Durable, SLOW),
+            time_limit::until(
+                SystemClock.now() + Duration::from_millis(20),
+                setting.run(Lane::Relaxed, "INSERT INTO t VALUES (1)")
+            )
+        );
+        let second =
+            time_limit::until(SystemClock.now(), setting.run(Lane::Durable, "INSERT INTO t VALUES (1)"));
+        for refused in [first, second.await] {
+            assert!(refused.unwrap_err().is_temporary());
+        }
+        let rows = setting.run(Lane::Reading, "SELECT x FROM t WHERE x = 1").await.unwrap();
+        assert!(rows.is_empty());
     }
 
     #[tokio::test]

@@ -144,6 +144,20 @@ pub(super) const MUTANTS: &[Mutant] = &[
         test: ("conformance", "sqlite_full::late::a_claim_after_the_release_of_a_broken_hold_takes_nothing"),
     },
     Mutant {
+        name: "core: what ends a hold has no time limit",
+        file: "crates/polylock-core/src/engine/context.rs",
+        from: "|store| time_limit::until(limit, call(store))",
+        to: "|store| time_limit::until(limit + Duration::from_secs(60), call(store))",
+        test: ("processes", "late_ends::postgres::a_park_that_has_failed_ends_nothing"),
+    },
+    Mutant {
+        name: "core: an operation in the process is carried out after its caller has given it up",
+        file: "crates/polylock-core/src/time_limit.rs",
+        from: "if within(Duration::MAX).is_zero() {",
+        to: "if false {",
+        test: ("time_limit", "a_release_that_has_failed_in_the_new_store_is_none_in_the_old_one"),
+    },
+    Mutant {
         name: "Redis: a conversion has no expiry",
         file: "crates/polylock-redis/src/queue/scripts/convert.lua",
         from: "if now >= tonumber(ARGV[8]) then",
