@@ -2,12 +2,10 @@
 
 use std::time::Duration;
 
-use polylock_core::Request;
-
 use super::{
     acts::Act,
     check::{Kind, Violation},
-    message::{Shown, Way},
+    message::Way,
     script::Script,
 };
 
@@ -18,8 +16,6 @@ const AZURE_LEASE: Duration = Duration::from_secs(60);
 #[must_use]
 pub fn excuse(store: &str, violation: &Violation, script: &Script) -> Option<&'static str> {
     let Violation { kind, entry, .. } = violation;
-    // A server records the client as waiting before it compares the number: another client may then be notified half a second later.
-    let is_waiter = |entry: &Shown| entry.token.is_none() && entry.expires_in <= Request::MAX_QUEUE_LEASE;
     // A hold is parked, and adopted, by an acquisition with another lease.
     let acquires = |act| {
         matches!(act, Act::Acquire { .. } | Act::Adopt { .. } | Act::IntoHandle | Act::End(Way::After(_)))
@@ -27,9 +23,6 @@ pub fn excuse(store: &str, violation: &Violation, script: &Script) -> Option<&'s
     let is_end = matches!(script.trapped_act(), Some(Act::End(_)));
     let is_acquisition = script.trapped_act().is_some_and(acquires) || script.copies.are_of_all();
     match (store, kind, entry) {
-        ("redlock3", Kind::Ghost, Some(entry)) if is_waiter(entry) => {
-            Some("a late proposal is shown as a waiter, for the time of a queue entry")
-        }
         ("azure", Kind::Shortened | Kind::Extended, Some(_)) => {
             Some("the service shows the lease that was claimed, and not its rest")
         }

@@ -158,6 +158,28 @@ async fn a_vote_that_is_restored_after_a_release_elsewhere_is_refused() {
     assert!(!restore("5").await, "the second refusal has shortened the first one");
 }
 
+/// 1. Another request has the vote of a server. The proposal of a waiter is under way.
+/// 2. The waiter gives up, and withdraws its number on another connection.
+/// 3. The proposal arrives. A later one of the same client waits again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_late_proposal_of_a_request_that_was_withdrawn_waits_for_nothing() {
+    const PROPOSE: &str = include_str!("../../../../crates/polylock-redis/src/redlock/scripts/propose.lua");
+    const RELEASE: &str = include_str!("../../../../crates/polylock-redis/src/redlock/scripts/release.lua");
+    const NEVER: &str = "9223372036854775807";
+    const IDS: [&str; 2] = ["0123456789abcdef", "fedcba9876543210"];
+    let setup = Setup::shared(3);
+    let propose = async |id: &str, number: &str, channel: &str| {
+        let arguments = ["", "1", "", id, number, "0", "30000", "60000", "me", "", channel, "5000"];
+        run_script(&setup, PROPOSE, "a", &arguments).await;
+        setup.query::<bool>(0, &["EXISTS", &setup.key("w", "a")]).await
+    };
+    assert!(!propose(IDS[0], "5", "").await);
+    assert!(propose(IDS[1], "7", "me").await, "a waiter is recorded");
+    run_script(&setup, RELEASE, "a", &[IDS[1], "9", "60000", "me", "a", NEVER]).await;
+    assert!(!propose(IDS[1], "9", "me").await, "a late proposal is recorded as waiting");
+    assert!(propose(IDS[1], "11", "me").await, "the next one is recorded");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn lost_votes_of_a_server_are_restored_in_one_message() {
     const LOCKS: usize = 40;

@@ -4,7 +4,7 @@
 --            long numbers are kept in ms, owner, label, channel (empty: the request does not wait), the time in ms for which it is recorded
 --            as waiting.
 -- Returns:   YES, number, ms left: the vote is for this number. HELD, number, ms left: another request has the vote. STALE, last: the
---            number is not greater than `last`. TOO_FAR: the number is far ahead of this server's clock.
+--            number is not greater than `last`, and this server has no vote, or the request would wait. TOO_FAR: the number is far ahead of this server's clock.
 local member = membership(ARGV[1], ARGV[2], ARGV[3])
 local id, number, withdrawn = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
 local ttl, keep = ARGV[7], ARGV[8]
@@ -24,6 +24,10 @@ if is_of(id) and entry[1] > withdrawn then
 end
 if value and not is_of(id) then
     if ARGV[11] ~= '' then
+        if last_is_valid and number <= last then
+            -- The request may have been withdrawn, and nobody waits. Otherwise it proposes again with a greater number.
+            return {STALE, last, 0, now, member, ''}
+        end
         local before = redis.call('HGET', WAITING, ARGV[11])
         local since = before and cmsgpack.unpack(before)[1] or now
         local waits = tonumber(ARGV[12])

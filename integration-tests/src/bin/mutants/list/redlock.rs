@@ -25,6 +25,16 @@ pub(super) const MUTANTS: &[Mutant] = &[
         test: ("scenarios", "redlock::quorum::only_the_majority_side_of_a_partition_is_granted_the_lock"),
     },
     Mutant {
+        name: "Redlock: a late proposal is recorded as waiting",
+        file: "crates/polylock-redis/src/redlock/scripts/propose.lua",
+        from: "if last_is_valid and number <= last then",
+        to: "if false then",
+        test: (
+            "scenarios",
+            "redlock::keeping::a_late_proposal_of_a_request_that_was_withdrawn_waits_for_nothing",
+        ),
+    },
+    Mutant {
         name: "Redlock: a release that accepts late proposals",
         file: "crates/polylock-redis/src/redlock/scripts/release.lua",
         from: "    accept(number + 1, keep)",
