@@ -35,6 +35,9 @@ struct Arguments {
     /// Begin no schedule after this number of minutes
     #[arg(long, default_value_t = 600)]
     minutes: u64,
+    /// Let no schedule take much longer than ten seconds, like those of the test `late`
+    #[arg(long)]
+    short: bool,
     /// Plant this bug
     #[arg(long)]
     planted: Option<String>,
@@ -63,7 +66,8 @@ async fn main() -> io::Result<ExitCode> {
         schedules: arguments.schedules,
         lanes: arguments.lanes,
         limit: Duration::from_secs(60 * arguments.minutes),
-        is_short: false,
+        script: None,
+        is_short: arguments.short,
         planted: None,
     };
     let all = || STORES.map(str::to_owned).to_vec();

@@ -1,8 +1,13 @@
 //! Bugs that are planted at run time, by which the checks are checked.
 
+use std::time::Duration;
+
 use super::{
+    acts::{Act, Due, Role, Step},
     check::Kind,
-    message::{Action, Outcome, Reply},
+    message::{Action, Outcome, Reply, Way},
+    relay::Trap,
+    script::{Copies, Script},
 };
 use crate::chaos::planted::RoutineBug;
 
@@ -157,6 +162,40 @@ impl Plant {
             Self::SmallToken => Kind::Token,
             Self::LateGrant => Kind::Stuck,
         })
+    }
+
+    /// Returns a schedule that shows a bug of the check, or any other bug of those without a routine, whatever the servers take for it.
+    ///
+    /// 1. The holder acquires the lock for a long time, and makes a handle of the hold.
+    /// 2. The breaker marks the hold, and reads the lock.
+    /// 3. The holder releases the lock, and the next one acquires it. If the lock is freed secretly, the holder goes on until the next one has it.
+    #[must_use]
+    pub fn script(self) -> Script {
+        const LONG: Duration = Duration::from_secs(3600);
+        let acquire = Act::Acquire { ttl: Some(LONG), shared: false, wait: Some(Duration::from_secs(20)) };
+        let step = |(role, act)| Step { role, act, after: Duration::ZERO };
+        let mut steps = vec![
+            (Role::Holder, acquire),
+            (Role::Holder, Act::Handle),
+            (Role::Breaker, Act::Look),
+            (Role::Breaker, Act::Break { force: false }),
+            (Role::Breaker, Act::Look),
+            (Role::Next, Act::Begin),
+        ];
+        if self != Self::HiddenBreak {
+            steps.push((Role::Holder, Act::End(Way::Release)));
+        }
+        let next = [(Role::Next, acquire), (Role::Next, Act::End(Way::Release))];
+        Script {
+            number: 0,
+            steps: steps.into_iter().map(step).collect(),
+            next: next.map(step).into(),
+            trapped: 0,
+            trap: Trap { skip: 0, servers: 0, each: false, all: false, closes: false },
+            due: Due::End,
+            withheld_for: Duration::ZERO,
+            copies: Copies::None,
+        }
     }
 
     /// Returns the operation and its reply as the check sees them.

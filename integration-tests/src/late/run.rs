@@ -43,6 +43,8 @@ pub struct Run {
     pub lanes: usize,
     /// No schedule begins after this time.
     pub limit: Duration,
+    /// The operations of every schedule; drawn from the seed if `None`.
+    pub script: Option<Script>,
     /// True if no schedule takes much longer than ten seconds.
     pub is_short: bool,
     /// A planted bug.
@@ -111,8 +113,9 @@ impl Run {
                     if number >= run_of.first + run_of.schedules || now().since(began) >= run_of.limit {
                         return;
                     }
-                    let mut script = Script::draw(run_of.seed, number, &site.can);
-                    script.number += run * 1_000_000;
+                    let drawn = || Script::draw(run_of.seed, number, &site.can);
+                    let mut script = run_of.script.clone().unwrap_or_else(drawn);
+                    script.number = number + run * 1_000_000;
                     if run_of.is_short {
                         script.shorten();
                     }
@@ -127,8 +130,8 @@ impl Run {
             })
         });
         let lanes: Vec<_> = lanes.collect();
-        let pausing =
-            (site.servers.upstreams.is_empty()).then(|| tokio::spawn(pauses(site.clone(), self.seed)));
+        let pauses_processes = site.servers.upstreams.is_empty() && self.script.is_none();
+        let pausing = pauses_processes.then(|| tokio::spawn(pauses(site.clone(), self.seed)));
         for lane in lanes {
             lane.await.map_err(io::Error::other)?;
         }
