@@ -181,18 +181,28 @@ async fn late_claim_takes_nothing(trial: &Trial, raw: &Raw, holder: &Request) {
 
 pub(super) async fn a_renewal_after_a_park_changes_nothing(trial: Trial) -> Outcome {
     let (raw, other) = (trial.raw().await, trial.raw().await);
-    let holder = request(trial.long());
-    let token = raw.hold(&holder).await.token;
-    let left = trial.short();
-    assert_eq!(park(&trial, &holder, token, left).await, Release::Released);
-    if trial.orders_messages() {
-        for connection in [&raw, &other] {
-            assert_eq!(connection.renew(&holder).await, KeepAlive::Lost(LostReason::Gone));
+    let mut left = trial.short();
+    let holder = loop {
+        let holder = request(trial.long());
+        let token = raw.hold(&holder).await.token;
+        let began = SystemClock.now();
+        assert_eq!(park(&trial, &holder, token, left).await, Release::Released);
+        if trial.orders_messages() {
+            for connection in [&raw, &other] {
+                assert_eq!(connection.renew(&holder).await, KeepAlive::Lost(LostReason::Gone));
+            }
+            // A copy of the claim.
+            raw.claim(&holder).await;
         }
-        // A copy of the claim.
-        raw.claim(&holder).await;
-    }
-    assert_held(&other, "it is parked").await;
+        let is_free = other.try_once("n", Mode::Exclusive).await;
+        if SystemClock.now() < began + left {
+            assert!(!is_free, "another request was granted the lock: it is parked");
+            break holder;
+        }
+        // The machine is busy: the copy of the claim may have arrived after the end, and holds the lock again.
+        raw.release(&holder).await;
+        left = (2 * left).min(trial.long());
+    };
     freed(&other, "it was extended after the park", left + SOON).await;
     raw.release(&holder).await;
     trial.assert_empty(&["n"], "at the end").await;
@@ -206,9 +216,12 @@ pub(super) async fn a_second_park_changes_nothing(trial: Trial) -> Outcome {
     let raw = trial.raw().await;
     let holder = request(trial.long());
     let token = raw.hold(&holder).await.token;
-    let left = trial.short();
+    let (left, began) = (trial.short(), SystemClock.now());
     for left in [left, trial.long(), left] {
-        assert_eq!(park(&trial, &holder, token, left).await, Release::Released);
+        let outcome = park(&trial, &holder, token, left).await;
+        // On a busy machine the hold may have ended.
+        let is_over = SystemClock.now() >= began + trial.short();
+        assert!(outcome == Release::Released || is_over, "{outcome:?}");
     }
     freed(&raw, "a second park has extended it", left + SOON).await;
     raw.release(&holder).await;
