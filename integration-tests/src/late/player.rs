@@ -37,7 +37,7 @@ pub async fn play(url: String, lanes: usize) -> io::Result<()> {
         let player = player.clone();
         tokio::spawn(async move {
             if let Some(lane) = player.lanes.get(command.lane) {
-                // The time for it, which is long on a busy machine, is no part of the operation; an error is that of the operation.
+                // An error is that of the operation.
                 lane.get_or_try_init(|| Locks::connect(&player.url)).await.ok();
             }
             let invoked = now().as_nanos();

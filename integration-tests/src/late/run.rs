@@ -106,7 +106,7 @@ impl Run {
         let lanes = (0..self.lanes).map(|lane| {
             let (site, next, outcome, run_of) = (site.clone(), next.clone(), outcome.clone(), self.clone());
             tokio::spawn(async move {
-                // The connections are opened one after the other.
+                // The schedules begin one after the other.
                 pause(Duration::from_millis(20) * u32::try_from(lane).unwrap_or(0)).await;
                 loop {
                     let number = next.fetch_add(1, Relaxed);

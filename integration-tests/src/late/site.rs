@@ -2,6 +2,7 @@
 
 use std::{io, net::SocketAddr, path::Path, time::Duration};
 
+use futures_util::future::join_all;
 use polylock::{HoldLifetime, Locks, Modes, Order};
 use polylock_testkit::Missing;
 use tokio::task::block_in_place;
@@ -11,6 +12,7 @@ use super::{
     copies::Upstream,
     frames::Protocol,
     history::Bounds,
+    message::Action,
     relay::Relays,
     remote::Remote,
 };
@@ -141,6 +143,18 @@ fn upstream(own: &Own, server: &PrivateServer) -> Upstream {
     Upstream { protocol, address: SocketAddr::from(([127, 0, 0, 1], server.port())), database }
 }
 
+/// Opens the connections of all processes. Many that are opened while schedules run keep a busy machine from renewing the leases for seconds.
+async fn open(processes: &[(Remote, Relays)], lanes: usize) -> io::Result<()> {
+    for lane in 0..lanes {
+        let opening =
+            processes.iter().map(|(remote, _)| remote.call(lane, Action::Look { name: "opening".into() }));
+        if join_all(opening).await.iter().any(Option::is_none) {
+            return Err(io::Error::other("a process has ended, or does not reply"));
+        }
+    }
+    Ok(())
+}
+
 /// The processes of a run on one store.
 #[derive(Debug)]
 pub struct Site {
@@ -170,6 +184,7 @@ impl Site {
             }
             processes.push((Remote::start(worker, &url, lanes)?, relays));
         }
+        open(&processes, lanes).await?;
         let locks = Locks::connect(&servers.url).await.map_err(|error| io::Error::other(error.chain()))?;
         let can = locks.capabilities();
         let is_session = can.hold_lifetime == HoldLifetime::Session;
