@@ -187,12 +187,17 @@ impl Check<'_> {
     fn ghost(&mut self, entry: &Shown, from: u64) {
         let last = self.history.last_delivery(from);
         let limit = |known: &Known| known.limit(self.history, self.bounds, last);
-        let Some(known) = request_of(&entry.owner).and_then(|letter| self.requests.get(&letter)) else {
-            // A lease of Azure whose owner is not recorded yet, or never will be, because its acquisition has failed in between.
-            if !self.requests.values().any(|known| from <= limit(known).gone_by) {
-                self.add(Kind::Ghost, format!("an entry of {}", entry.owner));
-            }
+        let known = request_of(&entry.owner).and_then(|letter| self.requests.get(&letter));
+        let may_have_entry = |known: &Known| from <= limit(known).gone_by;
+        if self.bounds.shows_last_grant
+            && !known.is_some_and(may_have_entry)
+            && self.requests.values().any(may_have_entry)
+        {
+            // The lease is that of a request that has not written its grant.
             return;
+        }
+        let Some(known) = known else {
+            return self.add(Kind::Ghost, format!("an entry of {}", entry.owner));
         };
         let limit = limit(known);
         let (owner, count) = (&entry.owner, self.found.len());

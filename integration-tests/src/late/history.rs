@@ -370,6 +370,8 @@ pub struct Bounds {
     pub settled: Duration,
     /// The time from the delivery of a late claim until the store is without its entry, if the store does not refuse it.
     pub undone: Duration,
+    /// True if the store shows the last grant, or an unknown owner, for a lease whose grant is not written yet, or never will be.
+    pub shows_last_grant: bool,
 }
 
 /// The last times of an entry.

@@ -197,8 +197,9 @@ impl Site {
             is_quorum: servers.store.starts_with("redlock"),
             is_both: servers.store.starts_with("both"),
         };
-        let undone = if servers.store == "azure" { UNDONE } else { Duration::ZERO };
-        Ok(Self { servers, can, bounds: Bounds { settled: SETTLED, undone }, processes })
+        let shows_last_grant = servers.store == "azure";
+        let undone = if shows_last_grant { UNDONE } else { Duration::ZERO };
+        Ok(Self { servers, can, bounds: Bounds { settled: SETTLED, undone, shows_last_grant }, processes })
     }
 
     /// Returns the process with this role.
