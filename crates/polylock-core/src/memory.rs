@@ -33,7 +33,7 @@ use crate::{
 const NAME: &str = "memory";
 
 /// The time after its release for which a request that others may know is granted nothing.
-const REFUSED: Duration = Duration::from_secs(5);
+const REFUSED: Duration = time_limit::LONGEST;
 
 /// Creates a separate store.
 #[must_use]

@@ -60,8 +60,8 @@ pub struct Request {
     ///
     /// * the hold ends with its lease, even in a store that [frees](crate::Capabilities::frees_dead_holders) the locks of processes that have
     ///   ended; a keep-alive with this value changes that, too;
-    /// * a release leaves a record in the store that refuses late copies of claims: the process that releases the lock does not know
-    ///   which copies the others have sent;
+    /// * a release leaves a record in the store that refuses late copies of claims, for [`LONGEST`](crate::time_limit::LONGEST) at least: the
+    ///   process that releases the lock does not know which copies the others have sent;
     /// * a release expires with its caller's patience, because another process may have renewed the hold since.
     pub outlives_process: bool,
     /// True if [`QueuePosition::ahead`] is used. Otherwise a store need not count, if counting costs more with each waiter.

@@ -17,6 +17,10 @@
 //! assert!(left <= Duration::from_secs(1));
 //! # });
 //! ```
+//!
+//! A caller may also give an operation up before its limit, and release the request through another process. That process knows nothing of
+//! the messages under way, so two rules meet at [`LONGEST`]: a claim of a request that other processes know counts for no longer after it is sent, and
+//! the release of such a request refuses claims for at least as long.
 
 use std::{future::Future, time::Duration};
 
@@ -24,6 +28,10 @@ use crate::{
     Fault, Operation, Result, Unavailable,
     clock::{Clock, Moment, SystemClock},
 };
+
+/// The longest time for which a message of a request that [other processes know](crate::Request::outlives_process) counts after its caller has sent it,
+/// and the shortest time for which the release of such a request refuses claims.
+pub const LONGEST: Duration = Duration::from_secs(5);
 
 tokio::task_local! {
     static LIMIT: Moment;

@@ -231,7 +231,8 @@ impl Servers {
 
     /// Claims on a server that has the expected store.
     pub(crate) async fn claim(&self, request: &Request) -> Result<ClaimReply> {
-        let mut attempts = self.attempts(Operation::Claim, self.operation_timeout.min(request.ttl));
+        let limit = self.operation_timeout.min(request.ttl).min(time_limit::LONGEST);
+        let mut attempts = self.attempts(Operation::Claim, time_limit::within(limit));
         while let Some((at, share)) = attempts.next() {
             match self.claim_on(at, request, share).await {
                 Ok(reply) => return Ok(attempts.succeeded(reply)),

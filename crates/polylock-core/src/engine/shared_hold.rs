@@ -84,7 +84,9 @@ impl StoreHandle {
         let Some(inspect) = self.context.store.inspect.clone() else {
             return Err(Error::Unsupported { backend, capability: "inspection" });
         };
-        let inspecting = self.foreground.begin(operation, call(inspect))?;
+        // The operation runs in another task, with the time limit of this one.
+        let call = time_limit::until(Moment::NEVER, call(inspect));
+        let inspecting = self.foreground.begin(operation, call)?;
         inspecting.await.map_err(|cause| io::failed(backend, operation, cause))?
     }
 }

@@ -136,7 +136,7 @@ impl RedisBackend {
     /// Returns the time after its sending for which a claim of another process may be carried out. The processes that pass holds to each other
     /// have the same time limit.
     fn claim_validity(&self) -> Duration {
-        self.context.operation_timeout + VALIDITY
+        (self.context.operation_timeout + VALIDITY).max(time_limit::LONGEST)
     }
 
     fn late_claims(&self) -> MutexGuard<'_, RequestTable<i64>> {
@@ -157,13 +157,15 @@ impl RedisBackend {
     async fn send_claim(&self, request: &Request, ticket: u64) -> Result<[i64; 5]> {
         let queue_lease = if request.queues { in_micros(request.queue_lease()) } else { 0 };
         let timeout = self.timeout(request);
+        let deadline = SystemClock.now() + time_limit::within(timeout + VALIDITY);
         let expires_us = AtomicI64::new(0);
         let id = request.id.to_bytes();
         let label = request.label.as_ref().map_or("", |label| label.as_str());
         let channel = self.servers.channel(&request.name);
         let invoke = |peer: &Peer| {
-            // Computed right before sending, from the clock of the server at the other end of the connection.
-            let expires = peer.clock.expiry_us(timeout + VALIDITY).unwrap_or(i64::MAX);
+            // Computed right before sending, from the clock of the server at the other end of the connection. The wait for that connection counts.
+            let left = deadline.since(SystemClock.now());
+            let expires = peer.clock.expiry_us(left).unwrap_or(i64::MAX);
             expires_us.fetch_max(expires, Ordering::Relaxed);
             let mut call = self.context.scripts.call(&self.context.scripts.claim, &request.name);
             call.arg(&id).arg(request.mode.bit()).arg(request.mode.conflicts());

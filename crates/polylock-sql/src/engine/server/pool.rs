@@ -164,7 +164,7 @@ impl<DB: Driver> Server<DB> {
         let context = ServerContext {
             source,
             connect_timeout: common.connect_timeout,
-            claim_validity: common.timeout,
+            claim_validity: common.timeout.max(time_limit::LONGEST),
             gate: Gate::new(size),
             size,
             limit: ConnectionLimit::new(size),
