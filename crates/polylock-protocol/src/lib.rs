@@ -52,8 +52,8 @@ pub use self::{
 /// The header of each reply with a [`ServerTime`]: the clock of the server.
 pub const CLOCK: &str = "polylock-clock";
 
-/// The header of a release, a park, a conversion or a break with a [`ServerTime`]: after that time by its clock, the server does not carry it out, and replies with the
-/// problem [`LATE`]. The client repeats the operation, unless it has given it up.
+/// The header of an operation with a [`ServerTime`], or with one for each of several servers, separated by commas: after that time by its clock, the server does not carry the operation
+/// out, and replies with the problem [`LATE`]. The client repeats the operation, unless it has given it up.
 pub const EXPIRES: &str = "polylock-expires";
 
 /// The word of the problem of an operation that arrives too late.

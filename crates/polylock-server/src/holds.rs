@@ -13,7 +13,8 @@ use axum::{
 };
 use polylock_core::{
     Backend, ClaimOutcome, Clock, Fault, InvalidName, KeepAlive, LockName, LostReason, Moment, Operation,
-    QueuePosition, Release, Request, Result, SystemClock, Unavailable, deadline, duration,
+    QueueLease, QueuePosition, Release, Request, Result, SystemClock, Unavailable, deadline, duration,
+    time_limit,
 };
 use polylock_protocol::{
     InvalidBody, Problem,
@@ -21,12 +22,13 @@ use polylock_protocol::{
 };
 use serde::Deserialize;
 use serde_json::json;
-use tokio::sync::oneshot;
+use tokio::sync::oneshot::{self, error::TryRecvError};
 
 use crate::{
     access::Right,
     body::{Body, Refused},
     caller::Caller,
+    expiry::{api_limit_of, late},
     service::Inner,
 };
 
@@ -56,11 +58,16 @@ pub(crate) struct Held {
 
 /// The outcome of a claim or a renewal.
 enum Outcome {
-    Held { token: u64, until: Moment },
+    Held {
+        token: u64,
+        until: Moment,
+    },
     Renewed(Moment),
     Queued(QueuePosition),
     Lost(LostReason),
     Released,
+    /// The claim was not sent in time.
+    Late,
 }
 
 /// Returns a request of this caller, which has the right to it.
@@ -112,6 +119,7 @@ pub(crate) async fn put(
     if !capabilities.modes.contains(request.mode) {
         return Err(InvalidBody::new("mode", "the store does not support it").into());
     }
+    let limit = api_limit_of(&service, &headers)?;
     if let Some(owner) = &hold.owner {
         request.owner = owner_of(owner)?;
     }
@@ -125,7 +133,7 @@ pub(crate) async fn put(
             service.confirmations.confirm(&request.id);
             return renew(&*backend, &Arc::new(request)).await;
         }
-        claim(&service, &*backend, &request, wait, gone).await
+        claim(&service, &*backend, &request, (wait, limit), gone).await
     });
     Ok(match outcome.await? {
         Outcome::Held { token, until } => {
@@ -141,9 +149,10 @@ pub(crate) async fn put(
             Refused(Problem { reason: Some(reason.kind().to_owned()), ..problem }).into_response()
         }
         Outcome::Released => {
-            let detail = "this id was released: choose a new random one";
+            let detail = "this id was released, or its place in the queue has ended: choose a new random one";
             Refused(Problem::new("released", "the id was used", 410, detail)).into_response()
         }
+        Outcome::Late => late().into_response(),
     })
 }
 
@@ -173,32 +182,47 @@ async fn renew(backend: &dyn Backend, request: &Arc<Request>) -> Result<Outcome>
     })
 }
 
-/// Claims until the lock is granted, or the time to wait is over, or the client has `gone`.
+/// Claims until the lock is granted, or the time to wait is over, or the client has `gone`. The first claim counts until `limit`.
+///
+/// The client may have given this server up, without a sign that the server could notice, and have released the request on another one. The store then
+/// refuses claims of the request for [`LONGEST`](time_limit::LONGEST), and a claim after that would take the lock for nobody. So
+/// 1. each claim but the first follows a proof that the request still waits: its place in the queue was extended, and is not created again;
+/// 2. that claim counts for no longer than [`LONGEST`](time_limit::LONGEST) after the proof was requested. A release that the proof does not show is
+///    later than it, so the store refuses the claim.
 async fn claim(
     service: &Inner,
     backend: &dyn Backend,
     request: &Request,
-    wait: Duration,
+    (wait, limit): (Duration, Moment),
     mut gone: oneshot::Receiver<()>,
 ) -> Result<Outcome> {
-    let end = SystemClock.now() + wait;
+    let requests = [Arc::new(request.clone())];
+    let has_queue = backend.capabilities().queue_lease != QueueLease::Absent;
+    let arrival = SystemClock.now();
+    // Without a queue there is no proof, so all claims count as the first one does.
+    let end = arrival + if has_queue { wait } else { wait.min(time_limit::LONGEST) };
+    let mut limit = limit;
     loop {
         // Before the claim is sent: its reply may be late.
-        let claimed = SystemClock.now();
+        let claimed;
         let outcome = {
             let turn = service.turns.next(request).await;
+            claimed = SystemClock.now();
             if turn.is_released() {
                 return Ok(Outcome::Released);
             }
-            service.waiters.insert(request, SystemClock.now());
-            backend.claim(request).await?
+            if claimed >= limit || gone.try_recv() == Err(TryRecvError::Closed) {
+                return Ok(Outcome::Late);
+            }
+            service.waiters.insert(request, claimed);
+            time_limit::until(limit, backend.claim(request)).await?
         };
-        match outcome {
+        let position = match outcome {
             ClaimOutcome::Granted(grant) => {
                 service.waiters.remove(request);
                 // A claim that finds its own grant does not extend it.
                 let sent = SystemClock.now();
-                let renewed = backend.keep_alive(&[Arc::new(request.clone())]).await?;
+                let renewed = backend.keep_alive(&requests).await?;
                 return Ok(match renewed.into_iter().next() {
                     Some(KeepAlive::Held { lease, .. }) => {
                         Outcome::Held { token: grant.token.get(), until: deadline::of(sent, lease) }
@@ -209,18 +233,38 @@ async fn claim(
                     }
                 });
             }
-            ClaimOutcome::Queued(position) => {
-                let now = SystemClock.now();
-                if now >= end {
-                    return Ok(Outcome::Queued(position));
-                }
-                let next =
-                    position.recheck_after.min(QueuePosition::MAX_RECHECK).min(request.queue_lease() / 3);
-                tokio::select! {
-                    woken = SystemClock.before((now + next).min(end), backend.wait(request)) => woken.transpose()?,
-                    _ = &mut gone => return Ok(Outcome::Queued(position)),
-                };
+            ClaimOutcome::Queued(position) => position,
+        };
+        let now = SystemClock.now();
+        if now >= end {
+            return Ok(Outcome::Queued(position));
+        }
+        let next = position.recheck_after.min(QueuePosition::MAX_RECHECK).min(request.queue_lease() / 3);
+        tokio::select! {
+            woken = SystemClock.before((now + next).min(end), backend.wait(request)) => woken.transpose()?,
+            _ = &mut gone => return Ok(Outcome::Queued(position)),
+        };
+        if !has_queue {
+            limit = arrival + time_limit::LONGEST;
+            continue;
+        }
+        let sent = SystemClock.now();
+        match backend.keep_alive(&requests).await?.into_iter().next() {
+            Some(KeepAlive::Held { lease, terms: Some(terms) }) => {
+                service.waiters.remove(request);
+                return Ok(Outcome::Held { token: terms.token.get(), until: deadline::of(sent, lease) });
             }
+            Some(KeepAlive::Held { .. } | KeepAlive::Queued) => limit = sent + time_limit::LONGEST,
+            Some(KeepAlive::Lost(reason)) => {
+                service.waiters.remove(request);
+                backend.drop_waiter(request);
+                return Ok(if reason == LostReason::Gone {
+                    Outcome::Released
+                } else {
+                    Outcome::Lost(reason)
+                });
+            }
+            Some(KeepAlive::Unknown) | None => {}
         }
     }
 }
@@ -230,10 +274,11 @@ pub(crate) async fn delete(
     State(service): State<Arc<Inner>>,
     caller: Caller,
     Path(id): Path<String>,
+    headers: HeaderMap,
     Query(held): Query<Held>,
 ) -> Result<Response, Refused> {
     let request = request(&service, &caller, &id, (&held.name, held.slot), held.mode.as_deref())?;
-    let release = service.release(request, Moment::NEVER).await?;
+    let release = service.release(request, api_limit_of(&service, &headers)?).await?;
     let had_entry = matches!(release, Release::Released);
     Ok(Json(json!({ "released": had_entry })).into_response())
 }
@@ -285,7 +330,8 @@ mod tests {
         let request = Request::new(LockName::new("n").unwrap(), Mode::Exclusive, LEASE);
         let (_waits, gone) = oneshot::channel();
         let sent = SystemClock.now();
-        let outcome = claim(service.inner(), &store, &request, Duration::ZERO, gone).await.unwrap();
+        let outcome =
+            claim(service.inner(), &store, &request, (Duration::ZERO, Moment::NEVER), gone).await.unwrap();
         let Outcome::Held { until, .. } = outcome else { panic!("it is granted") };
         assert!(until < sent + LEASE, "the hold is shown for longer than its lease");
     }
@@ -296,5 +342,59 @@ mod tests {
         let request = Request::new(LockName::new("n").unwrap(), Mode::Exclusive, LEASE);
         let outcome = renew(&store, &Arc::new(request)).await;
         assert!(outcome.is_err_and(|error| error.is_temporary()), "the client repeats it");
+    }
+
+    /// A store in which the request waits, and a keep-alive has this outcome.
+    #[derive(Debug)]
+    struct Waiting(Capabilities, KeepAlive);
+
+    #[async_trait]
+    impl Backend for Waiting {
+        fn capabilities(&self) -> &Capabilities {
+            &self.0
+        }
+
+        async fn claim(&self, _: &Request) -> Result<ClaimOutcome> {
+            Ok(ClaimOutcome::Queued(QueuePosition::new(None, Duration::from_millis(10))))
+        }
+
+        async fn wait(&self, _: &Request) -> Result<Wake> {
+            std::future::pending().await
+        }
+
+        async fn keep_alive(&self, _: &[Arc<Request>]) -> Result<Vec<KeepAlive>> {
+            Ok(vec![self.1.clone()])
+        }
+
+        async fn release(&self, _: &Request) -> Result<Release> {
+            Ok(Release::Released)
+        }
+    }
+
+    #[tokio::test]
+    async fn each_further_claim_follows_a_proof_that_the_request_waits() {
+        let service = Service::new(memory::connect()).unwrap();
+        let outcome_of = async |proof| {
+            let store = Waiting(service.inner().store.backend.capabilities().clone(), proof);
+            let request = Request::new(LockName::new("n").unwrap(), Mode::Exclusive, LEASE);
+            let (_waits, gone) = oneshot::channel();
+            let (wait, limit) = (Duration::from_millis(400), SystemClock.now() + Duration::from_millis(200));
+            claim(service.inner(), &store, &request, (wait, limit), gone).await.unwrap()
+        };
+        assert!(matches!(outcome_of(KeepAlive::Queued).await, Outcome::Queued(_)), "it waits to the end");
+        assert!(matches!(outcome_of(KeepAlive::Unknown).await, Outcome::Late), "the first claim is too old");
+        assert!(matches!(outcome_of(KeepAlive::Lost(LostReason::Gone)).await, Outcome::Released));
+    }
+
+    #[tokio::test]
+    async fn no_claim_is_sent_for_a_client_that_has_gone() {
+        let service = Service::new(memory::connect()).unwrap();
+        let store = service.inner().store.backend.clone();
+        let request = Request::new(LockName::new("n").unwrap(), Mode::Exclusive, LEASE);
+        let (waits, gone) = oneshot::channel();
+        drop(waits);
+        let outcome = claim(service.inner(), &*store, &request, (LEASE, Moment::NEVER), gone).await.unwrap();
+        assert!(matches!(outcome, Outcome::Late));
+        assert!(service.inner().locks.inspect("n").await.unwrap().is_free());
     }
 }

@@ -25,6 +25,7 @@ use crate::{
     access::Right,
     body::{Body, OptionalBody, Refused},
     caller::Caller,
+    expiry::limit_of,
     objects::ms,
     service::Inner,
     streams::{self, Acquired, Acquisition},
@@ -150,6 +151,7 @@ pub(crate) async fn begin(
     OptionalBody(options): OptionalBody<JobOptions>,
 ) -> Result<Response, Refused> {
     caller.ensure(Right::Exclusive, &name)?;
+    limit_of(&service, &headers)?;
     let progress = Progress::default();
     let (acquisition, is_try) = options.attempt(&service, &name, &progress)?;
     let call = streams::Call { acquisition, progress, is_try, confirms: options.confirm };
@@ -178,9 +180,11 @@ pub(crate) async fn record(
     State(service): State<Arc<Inner>>,
     caller: Caller,
     Path(name): Path<String>,
+    headers: HeaderMap,
     Body(body): Body<OutcomeBody>,
 ) -> Result<Response, Refused> {
     caller.ensure(Right::Exclusive, &name)?;
+    limit_of(&service, &headers)?;
     let report = service.locks.once(&name).report(token_of(body.fencing_token)?).await?;
     match body.outcome {
         Outcome::Succeeded => report.succeeded().await?,

@@ -11,6 +11,7 @@ mod clock;
 mod confirmations;
 mod console;
 mod events;
+mod expiry;
 mod health;
 mod holds;
 mod jobs;

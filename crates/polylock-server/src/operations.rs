@@ -10,14 +10,13 @@ use std::{
 
 use axum::{Json, extract::State, http::HeaderMap};
 use polylock_core::{
-    ClaimOutcome, Clock, Convert, Error, Inspect, KeepRecord, LockStatus, Moment, Operation, Park,
-    RaiseToken, Request, SystemClock, Wake, time_limit,
+    ClaimOutcome, Clock, Convert, Error, Inspect, KeepRecord, LockStatus, Operation, Park, RaiseToken,
+    Request, SystemClock, Wake, time_limit,
 };
 use polylock_protocol::{
-    BreakBody, ClaimBody, ClaimReply, ConvertBody, ConvertReply, EXPIRES, EntryBody, InvalidBody,
-    InvalidServerTime, KeepAliveBody, KeepAliveReply, LATE, ListBody, NameBody, ParkBody, Problem, RaiseBody,
-    RaiseReply, RecordReply, ReleaseReply, RequestBody, ServerTime, StatusBody, StoreBody, WakeReply,
-    WriteRecordBody,
+    BreakBody, ClaimBody, ClaimReply, ConvertBody, ConvertReply, EntryBody, KeepAliveBody, KeepAliveReply,
+    ListBody, NameBody, ParkBody, RaiseBody, RaiseReply, RecordReply, ReleaseReply, RequestBody, StatusBody,
+    StoreBody, WakeReply, WriteRecordBody,
 };
 use tokio::sync::oneshot;
 
@@ -26,6 +25,7 @@ use crate::{
     body::{Body, Refused},
     caller::Caller,
     clock::ServerClock,
+    expiry::limit_of,
     service::Inner,
 };
 
@@ -66,7 +66,8 @@ pub(crate) async fn claim(
             // Before the claim: its client may go away meanwhile.
             service.waiters.insert(request, SystemClock.now());
             let is_repeated = has_begun.swap(true, Ordering::Relaxed);
-            let outcome = backend.claim(request).await.map(|outcome| match outcome {
+            let claiming = time_limit::until(ServerClock::moment(*expires), backend.claim(request));
+            let outcome = claiming.await.map(|outcome| match outcome {
                 // The first attempt may still be on its way.
                 ClaimOutcome::Queued(position) if is_repeated => {
                     ClaimOutcome::Queued(position.may_be_granted_late(true))
@@ -118,19 +119,6 @@ pub(crate) async fn keep_alive(
     requests.iter().for_each(|request| service.waiters.extend(request, now));
     let outcomes = service.run(|_, backend| async move { backend.keep_alive(&requests).await });
     Ok(Json(KeepAliveReply { outcomes: outcomes.await?.iter().map(Into::into).collect() }))
-}
-
-/// Returns the time at which the client gives the operation up, and refuses one that it has given up.
-fn limit_of(service: &Inner, headers: &HeaderMap) -> Result<Moment, Refused> {
-    let Some(value) = headers.get(EXPIRES) else { return Ok(Moment::NEVER) };
-    let invalid = |problem: &str| InvalidBody::new(EXPIRES, problem);
-    let text = value.to_str().map_err(|_| invalid("not a text"))?;
-    let expires: ServerTime = text.parse().map_err(|error: InvalidServerTime| invalid(&error.to_string()))?;
-    if expires.has_passed(service.clock.now()) {
-        let detail = "it has arrived after its expiry, and was not carried out";
-        return Err(Refused(Problem::new(LATE, "the operation is too late", 409, detail)));
-    }
-    Ok(ServerClock::moment(expires))
 }
 
 pub(crate) async fn park(
@@ -270,10 +258,9 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
     use http::{Method, StatusCode};
-    use polylock_protocol::paths;
+    use polylock_protocol::{EXPIRES, paths};
     use serde_json::{Value, json};
 
-    use super::*;
     use crate::serve_tests::{event_of, open, request, send};
 
     /// A client gives up a message, whose expiry names a time of this server, or of the process before it.

@@ -9,8 +9,8 @@ use std::{
 };
 
 use polylock_core::{
-    Backend, Error, HoldLifetime, LockName, Locks, LostReason, Moment, Operation, Release, Request, Result,
-    Store, metrics::Metrics, time_limit,
+    Backend, Clock, Error, Fault, HoldLifetime, LockName, Locks, LostReason, Moment, Operation, Release,
+    Request, Result, Store, SystemClock, Unavailable, metrics::Metrics, time_limit,
 };
 use polylock_protocol::StoreBody;
 use tokio::sync::{Semaphore, broadcast, watch};
@@ -181,6 +181,17 @@ impl Inner {
             async move {
                 let (request, has_begun) = &*once;
                 let mut turn = service.turns.next(request).await;
+                if SystemClock.now() >= limit {
+                    // Another process may have continued with the request: it is not released.
+                    let cause = "its client has given it up";
+                    return Err(Unavailable::new(
+                        backend.capabilities().backend,
+                        Operation::Release,
+                        Fault::Temporary,
+                        cause,
+                    )
+                    .into());
+                }
                 service.turns.release(request, &mut turn);
                 service.waiters.remove(request);
                 let is_repeated = has_begun.swap(true, Ordering::Relaxed);

@@ -1,11 +1,13 @@
 //! The status of locks, and breaks, for people and programs in any language.
 
-use std::sync::Arc;
+use std::{future::IntoFuture, sync::Arc};
 
 use axum::{
     Json,
     extract::{Path, Query, State},
 };
+use http::HeaderMap;
+use polylock_core::time_limit;
 use polylock_protocol::values::token_of;
 use serde::Deserialize;
 
@@ -13,6 +15,7 @@ use crate::{
     access::Right,
     body::{OptionalBody, Refused},
     caller::Caller,
+    expiry::api_limit_of,
     objects::{EntryObject, LockObject},
     service::Inner,
 };
@@ -59,9 +62,11 @@ pub(crate) async fn break_lock(
     State(service): State<Arc<Inner>>,
     caller: Caller,
     Path(name): Path<String>,
+    headers: HeaderMap,
     OptionalBody(options): OptionalBody<BreakOptions>,
 ) -> Result<Json<Vec<EntryObject>>, Refused> {
     caller.ensure(Right::Break, &name)?;
+    let limit = api_limit_of(&service, &headers)?;
     let mut order = service.locks.break_lock(&name);
     if let Some(reason) = options.reason {
         order = order.reason(reason);
@@ -72,5 +77,5 @@ pub(crate) async fn break_lock(
     if options.force {
         order = order.force();
     }
-    Ok(Json(order.await?.iter().map(Into::into).collect()))
+    Ok(Json(time_limit::until(limit, order.into_future()).await?.iter().map(Into::into).collect()))
 }

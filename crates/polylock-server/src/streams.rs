@@ -61,6 +61,7 @@ use crate::{
     body::{OptionalBody, Refused},
     caller::Caller,
     confirmations::{CONFIRMED, Confirmation},
+    expiry::limit_of,
     lines::{self, HEARTBEAT},
     objects::ms,
     service::Inner,
@@ -247,6 +248,7 @@ pub(crate) async fn acquire(
     for name in options.also.iter().chain([&name]) {
         caller.ensure(right, name)?;
     }
+    limit_of(&service, &headers)?;
     let progress = Progress::default();
     let confirms = options.confirm;
     let (acquisition, is_try) = options.acquisition(&service, name, &progress)?;

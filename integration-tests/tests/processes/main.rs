@@ -18,6 +18,7 @@ mod migration;
 mod opening;
 mod release_after;
 mod service;
+mod service_messages;
 mod stops;
 mod watchdog;
 

@@ -18,18 +18,18 @@ use tokio::task::block_in_place;
 const FREEZE: Duration = Duration::from_millis(1500);
 
 /// Two servers in front of a store.
-struct Pair {
-    store: Namespace,
-    servers: [Server; 2],
+pub(crate) struct Pair {
+    pub(crate) store: Namespace,
+    pub(crate) servers: [Server; 2],
 }
 
-struct Server {
-    address: String,
-    process: Process,
+pub(crate) struct Server {
+    pub(crate) address: String,
+    pub(crate) process: Process,
 }
 
 impl Server {
-    fn start(store: &str, listen: &str) -> Self {
+    pub(crate) fn start(store: &str, listen: &str) -> Self {
         block_in_place(|| {
             let mut process = Process::start(polylock(), ["serve", "-S", store, "--listen", listen]);
             let line = process.next_line(TIMEOUT).unwrap_or_else(|| panic!("no server on {listen}"));
@@ -48,7 +48,7 @@ impl Server {
 }
 
 impl Pair {
-    async fn start(store: &str) -> Self {
+    pub(crate) async fn start(store: &str) -> Self {
         let store = namespace(store).await;
         let servers = [(); 2].map(|()| Server::start(store.url(), "127.0.0.1:0"));
         Self { store, servers }

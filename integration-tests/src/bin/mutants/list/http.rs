@@ -178,11 +178,68 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "http: a break does not expire",
         file: "crates/polylock-server/src/operations.rs",
         from: "let limit = limit_of(&service, &headers)?;\n    let holders",
-        to: "let (limit, _) = (Moment::NEVER, headers);\n    let holders",
+        to: "let (limit, _) = (polylock_core::Moment::NEVER, headers);\n    let holders",
         test: (
             "units of library polylock_server",
             "operations::tests::no_hold_ends_by_a_message_that_its_client_has_given_up",
         ),
+    },
+    Mutant {
+        name: "http: a message of the API does not expire",
+        file: "crates/polylock-server/src/expiry.rs",
+        from: "own.map(ServerClock::moment).ok_or_else(late)",
+        to: "Ok(own.map_or(Moment::NEVER, ServerClock::moment))",
+        test: (
+            "processes",
+            "service_messages::sqlite_full::a_message_that_its_client_has_given_up_is_not_carried_out",
+        ),
+    },
+    Mutant {
+        name: "http: a wait continues after the release of its request on another server",
+        file: "crates/polylock-server/src/holds.rs",
+        from: "match backend.keep_alive(&requests).await?.into_iter().next() {",
+        to: "match Some(KeepAlive::Queued) {",
+        test: (
+            "processes",
+            "service_messages::redis::a_server_that_was_stopped_does_not_claim_for_a_released_request",
+        ),
+    },
+    Mutant {
+        name: "http: a wait claims without a proof that its request still waits",
+        file: "crates/polylock-server/src/holds.rs",
+        from: "if claimed >= limit ||",
+        to: "if",
+        test: (
+            "units of library polylock_server",
+            "holds::tests::each_further_claim_follows_a_proof_that_the_request_waits",
+        ),
+    },
+    Mutant {
+        name: "http: a release does not expire on its way to the store",
+        file: "crates/polylock-server/src/service.rs",
+        from: "time_limit::until(limit, backend.release(request))",
+        to: "time_limit::until(Moment::NEVER, backend.release(request))",
+        test: (
+            "processes",
+            "service_messages::networks::postgres::a_release_that_its_client_has_given_up_does_not_end_the_hold",
+        ),
+    },
+    Mutant {
+        name: "http: a break does not expire on its way to the store",
+        file: "crates/polylock-core/src/engine/shared_hold.rs",
+        from: "let call = time_limit::until(Moment::NEVER, call(inspect));",
+        to: "let call = call(inspect);",
+        test: (
+            "processes",
+            "service_messages::networks::postgres::a_break_that_its_client_has_given_up_does_not_reach_the_next_holder",
+        ),
+    },
+    Mutant {
+        name: "Redis: a release is forgotten before the claims of other servers have expired",
+        file: "crates/polylock-redis/src/queue/backend.rs",
+        from: ".max(time_limit::LONGEST)",
+        to: "",
+        test: ("processes", "service_messages::redis::a_claim_that_arrives_after_the_release_takes_no_lock"),
     },
     Mutant {
         name: "http: a list shows all locks to all callers",
