@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -50,6 +51,54 @@ func (clock serverClock) lasts(until string) (time.Duration, error) {
 		lasts -= lasts / drift
 	}
 	return lasts, nil
+}
+
+// knownClocks is the number of servers whose clocks are remembered.
+const knownClocks = 8
+
+// clocks are the clocks of the servers in their last replies, by which messages expire: a server refuses one that arrives after its client has given it up.
+//
+// At the time of its reply, the clock of a server shows at least the time in the header.
+type clocks struct {
+	mutex  sync.Mutex
+	latest []receivedClock
+}
+
+type receivedClock struct {
+	received time.Time
+	server   string
+	us       int64
+}
+
+// observe records the clock of a server from a reply that has just arrived.
+func (clocks *clocks) observe(header string) {
+	server, us, err := parseServerTime(header)
+	if err != nil {
+		return
+	}
+	clocks.mutex.Lock()
+	defer clocks.mutex.Unlock()
+	kept := []receivedClock{{time.Now(), server, us}}
+	for _, other := range clocks.latest {
+		if other.server != server && len(kept) < knownClocks {
+			kept = append(kept, other)
+		}
+	}
+	clocks.latest = kept
+}
+
+// expires returns the header of a message that is given up after limit, for whichever server receives it. It is empty before the first reply.
+func (clocks *clocks) expires(limit time.Duration) string {
+	clocks.mutex.Lock()
+	defer clocks.mutex.Unlock()
+	var times []string
+	for _, clock := range clocks.latest {
+		// Not by the time of day: that may have been set, and then the expiry would be late.
+		passed := time.Since(clock.received)
+		us := clock.us + (passed - passed/drift + limit).Microseconds()
+		times = append(times, fmt.Sprintf("%s;%d", clock.server, us))
+	}
+	return strings.Join(times, ", ")
 }
 
 func parseServerTime(text string) (server string, us int64, err error) {

@@ -41,7 +41,8 @@ type Client struct {
 	HTTP *http.Client
 
 	// The index of the server that has replied last.
-	used atomic.Int32
+	used   atomic.Int32
+	clocks clocks
 }
 
 // New returns a client of these servers; of the one on this machine without a URL.

@@ -44,6 +44,13 @@ const (
 	releaseTimeout = 5 * time.Second
 )
 
+// longestExpiry is the longest time for which a message counts, and attempts the number of attempts of one that a server finds too late, because it does not know its
+// clock.
+const (
+	longestExpiry = 5 * time.Second
+	attempts      = 3
+)
+
 // stream is a stream after the line that ends the wait.
 type stream struct {
 	first  *line
@@ -242,9 +249,30 @@ func (client *Client) send(ctx context.Context, method, url string, body map[str
 			return nil, err
 		}
 	}
+	for attempt := 0; attempt < attempts; attempt++ {
+		response, problem, err := client.sendOnce(ctx, method, url, text, header...)
+		if err != nil || problem == nil {
+			return response, err
+		}
+		if !strings.HasSuffix(problem.Type, ":late") {
+			return nil, problem.asError()
+		}
+	}
+	return nil, &goneError{errors.New("the server finds each message too late")}
+}
+
+// sendOnce returns the reply to a request, or its problem.
+func (client *Client) sendOnce(ctx context.Context, method, url string, text []byte, header ...string) (*http.Response, *Problem, error) {
 	request, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(text))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
+	}
+	limit := longestExpiry
+	if deadline, isLimited := ctx.Deadline(); isLimited && time.Until(deadline) < limit {
+		limit = time.Until(deadline)
+	}
+	if expires := client.clocks.expires(limit); expires != "" {
+		request.Header.Set("Polylock-Expires", expires)
 	}
 	request.Header.Set("Content-Type", "application/json")
 	if len(header) == 2 {
@@ -255,17 +283,18 @@ func (client *Client) send(ctx context.Context, method, url string, body map[str
 	}
 	response, err := client.HTTP.Do(request)
 	if err != nil {
-		return nil, &goneError{err}
+		return nil, nil, &goneError{err}
 	}
+	client.clocks.observe(response.Header.Get("polylock-clock"))
 	if response.StatusCode >= 300 {
 		defer response.Body.Close()
 		problem := &Problem{}
 		if json.NewDecoder(io.LimitReader(response.Body, 1<<20)).Decode(problem) != nil || problem.Status == 0 {
 			problem.Status = response.StatusCode
 		}
-		return nil, problem.asError()
+		return nil, problem, nil
 	}
-	return response, nil
+	return response, nil, nil
 }
 
 func (client *Client) readGrant(ctx context.Context, alive chan<- struct{}, server, path string, body map[string]any) (*stream, error) {

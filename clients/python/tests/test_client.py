@@ -15,7 +15,7 @@ import unittest
 from typing import Sequence
 from unittest import mock
 
-from polylock_client import AsyncClient, Client, Lost, NotAcquired, Refused, Unavailable, _held, _servers
+from polylock_client import AsyncClient, Client, Lost, NotAcquired, Refused, Unavailable, _clock, _held, _servers
 
 PROGRAM = os.environ.get("POLYLOCK_PROGRAM", "polylock")
 
@@ -135,6 +135,24 @@ class Case(unittest.TestCase):
         for locks, name in ((Client(server.url, token="secret"), "b"), (Client(server.url, token="x"), "a/1"), (Client(server.url), "a/1")):
             with self.assertRaises(Refused):
                 locks.lock(name).acquire()
+
+    def test_a_message_for_another_server_is_sent_again_with_the_clock_of_this_one(self) -> None:
+        clocks = self.locks._servers._clocks
+        clocks.observe("00000000000000ab;1000000")
+        with self.locks.lock("n", wait=0):
+            self.assertIsNotNone(clocks.expires(5))
+        # The release, which has an expiry by both clocks, was carried out.
+        self.locks.lock("n", wait=0).acquire().release()
+
+    def test_the_expiry_is_that_of_the_server_or_earlier(self) -> None:
+        clocks = _clock.Clocks()
+        self.assertIsNone(clocks.expires(1))
+        with mock.patch.object(_clock, "now", return_value=100.0):
+            for server in range(10):
+                clocks.observe(f"{server};1000000")
+        with mock.patch.object(_clock, "now", return_value=110.0):
+            times = (clocks.expires(2) or "").split(", ")
+        self.assertEqual(times, [f"{server};12990000" for server in range(2, 10)])
 
     def test_another_scheme_is_refused(self) -> None:
         with self.assertRaises(ValueError):

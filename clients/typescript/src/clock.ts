@@ -1,6 +1,9 @@
 /** The fraction by which two clocks may differ. */
 const DRIFT = 1 / 1000;
 
+/** The number of servers whose clocks are remembered. */
+const CLOCKS = 8;
+
 /** A time in the past. */
 export interface Moment {
   monotonic: number;
@@ -39,6 +42,32 @@ export class ServerClock {
     if (server !== this.server) throw new Error("a time of another server");
     const lasts = Number(us - this.#us) / 1000;
     return lasts - Math.max(lasts, 0) * DRIFT;
+  }
+}
+
+/**
+ * The clocks of the servers in their last replies, by which messages expire: a server refuses one that arrives after its client has given it up.
+ *
+ * At the time of its reply, the clock of a server shows at least the time in the header.
+ */
+export class Clocks {
+  readonly #latest = new Map<string, { received: Moment; us: bigint }>();
+
+  /** Records the clock of a server from a reply that has just arrived. */
+  observe(header: string | null): void {
+    if (header === null) return;
+    const [server, us] = parse(header);
+    this.#latest.delete(server);
+    this.#latest.set(server, { received: now(), us });
+    for (const oldest of this.#latest.keys()) if (this.#latest.size > CLOCKS) this.#latest.delete(oldest);
+  }
+
+  /** Returns the header of a message that is given up after `limitMs`, for whichever server receives it; `undefined` before the first reply. */
+  expires(limitMs: number): string | undefined {
+    // Not by the time of day: that may have been set, and then the expiry would be late.
+    const passed = (received: Moment) => (performance.now() - received.monotonic) * (1 - DRIFT);
+    const times = [...this.#latest].map(([server, { received, us }]) => `${server};${us + BigInt(Math.floor((passed(received) + limitMs) * 1000))}`);
+    return times.join(", ") || undefined;
   }
 }
 

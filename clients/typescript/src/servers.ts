@@ -1,6 +1,6 @@
 /** The servers, and the requests to them: one is used until it fails. */
 
-import { type Moment, ServerClock, now, since } from "./clock.js";
+import { Clocks, type Moment, ServerClock, now, since } from "./clock.js";
 import { type Problem, Unavailable, errorOf } from "./errors.js";
 
 /** The settings of a client. */
@@ -77,6 +77,10 @@ const SILENCE_MS = 15_000;
 /** The silence before the reply to a request that waits, which begins at once. */
 const REPLY_TIMEOUT_MS = 5000;
 
+/** The longest time for which a message counts, and the number of attempts of one that a server finds too late, because it does not know its clock. */
+const LONGEST_EXPIRY_MS = 5000;
+const ATTEMPTS = 3;
+
 /** The server has ended, or is silent. */
 class Gone extends Error {}
 
@@ -87,6 +91,7 @@ export class Servers {
   readonly #urls: readonly string[];
   readonly #headers: Record<string, string>;
   readonly #silenceMs: number;
+  readonly #clocks = new Clocks();
   /** The index of the server that has replied last. */
   #used = 0;
 
@@ -128,7 +133,7 @@ export class Servers {
       try {
         const sent = now();
         const request = { method, headers: { ...this.#headers, ...headers }, signal: closing.signal, ...(body && { body: JSON.stringify(body) }) };
-        const response = await this.#send(new URL(path, url), request);
+        const response = await this.#send(new URL(path, url), request, silenceMs);
         // The whole reply is in time.
         const text = await response.text();
         return { sent, response: new Response(text || null, { status: response.status, headers: response.headers }) };
@@ -168,15 +173,22 @@ export class Servers {
     throw new Unavailable(`${this.#urls.join(", ")}: ${failure}`, { cause: failure });
   }
 
-  async #send(url: URL, request: RequestInit): Promise<Response> {
-    const response = await fetch(url, request);
-    if (!response.ok) throw errorOf({ status: response.status, ...((await response.json().catch(() => ({}))) as Problem) });
-    return response;
+  async #send(url: URL, request: RequestInit, limitMs: number): Promise<Response> {
+    for (let attempt = 0; attempt < ATTEMPTS; attempt++) {
+      const expires = this.#clocks.expires(Math.min(limitMs, LONGEST_EXPIRY_MS));
+      const headers = { ...(request.headers as Record<string, string>), ...(expires && { "polylock-expires": expires }) };
+      const response = await fetch(url, { ...request, headers });
+      this.#clocks.observe(response.headers.get("polylock-clock"));
+      if (response.ok) return response;
+      const problem = { status: response.status, ...((await response.json().catch(() => ({}))) as Problem) };
+      if (problem.type !== "urn:polylock:late") throw errorOf(problem);
+    }
+    throw new Gone("the server finds each message too late");
   }
 
   async #clockOf(url: URL): Promise<ServerClock> {
     const sent = now();
-    const response = await this.#send(new URL("/healthz", url), { headers: this.#headers, signal: AbortSignal.timeout(CLOCK_TIMEOUT_MS) });
+    const response = await this.#send(new URL("/healthz", url), { headers: this.#headers, signal: AbortSignal.timeout(CLOCK_TIMEOUT_MS) }, CLOCK_TIMEOUT_MS);
     await response.arrayBuffer();
     return new ServerClock(sent, response.headers.get("polylock-clock") ?? "");
   }
@@ -190,7 +202,7 @@ export class Servers {
     restart(waits ? Math.min(this.#silenceMs, REPLY_TIMEOUT_MS) : this.#silenceMs);
     try {
       const sent = now();
-      const response = await this.#send(url, request);
+      const response = await this.#send(url, request, REPLY_TIMEOUT_MS);
       restart();
       const clock = new ServerClock(sent, response.headers.get("polylock-clock") ?? "");
       const lines = linesOf(response, () => timer && restart());

@@ -9,7 +9,7 @@ import ssl
 from typing import Any, Callable, Iterator, Mapping, Optional, TypeVar, Union
 from urllib.parse import urlsplit
 
-from ._clock import ServerClock, now
+from ._clock import Clocks, ServerClock, now
 from ._errors import Unavailable, of_problem
 
 Seconds = Union[int, float]
@@ -26,6 +26,9 @@ RENEWAL_AGE: Seconds = 30
 CLOCK_TIMEOUT: Seconds = 2
 #: The silence after which a server is given up that is to renew or to release a hold.
 RENEWAL_TIMEOUT: Seconds = 1
+#: The longest time for which a message counts, and the number of attempts of one that a server finds too late, because it does not know its clock.
+LONGEST_EXPIRY: Seconds = 5
+ATTEMPTS = 3
 
 
 class Stream:
@@ -92,6 +95,7 @@ class Servers:
         self._connect_timeout = connect_timeout
         self._silence = silence
         self._context = context
+        self._clocks = Clocks()
 
     def open(self, path: str, body: dict[str, Any], wait: Optional[Seconds]) -> Stream:
         """Waits for a lock, for ``wait`` seconds over all servers together."""
@@ -190,11 +194,20 @@ class Servers:
         body: Optional[dict[str, Any]],
         headers: Mapping[str, str] = {},
     ) -> http.client.HTTPResponse:
-        connection.request(method, path, None if body is None else json.dumps(body), {**self._headers, **headers})
-        response = connection.getresponse()
-        if response.status >= 300:
-            raise of_problem(_problem(response))
-        return response
+        text = None if body is None else json.dumps(body)
+        limit = LONGEST_EXPIRY if connection.sock is None else min(connection.sock.gettimeout() or LONGEST_EXPIRY, LONGEST_EXPIRY)
+        for _ in range(ATTEMPTS):
+            expires = self._clocks.expires(limit)
+            expiry = {} if expires is None else {"Polylock-Expires": expires}
+            connection.request(method, path, text, {**self._headers, **headers, **expiry})
+            response = connection.getresponse()
+            self._clocks.observe(response.headers["polylock-clock"])
+            if response.status < 300:
+                return response
+            problem = _problem(response)
+            if problem.get("type") != "urn:polylock:late":
+                raise of_problem(problem)
+        raise ConnectionError("the server finds each message too late")
 
     def _connect(self, url: str, silence: Seconds) -> http.client.HTTPConnection:
         parts = urlsplit(url)
