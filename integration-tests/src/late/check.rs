@@ -341,3 +341,6 @@ impl Check<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -261,8 +261,12 @@ impl Known {
     fn breaks(&mut self, history: &History) {
         for (index, event) in history.events.iter().enumerate() {
             let Action::Break { token, force: true, .. } = event.action else { continue };
-            let converted =
-                self.tokens.iter().any(|(known, other)| *other > token && *known < event.reply.invoked);
+            // Without a conversion, a smaller token is that of one of two stores.
+            let converted = self.tokens.iter().any(|(known, other)| {
+                *other > token
+                    && *known < event.reply.invoked
+                    && self.conversions.iter().any(|(invoked, _)| invoked < known)
+            });
             if converted || !self.has(token) {
                 continue;
             }
