@@ -156,6 +156,10 @@ impl RedlockBackend {
                 let attempt =
                     node.propose(&servers.scripts, &request, number, withdrawn, channel, timeout).await;
                 Self::record_reply(&servers, sent, &attempt);
+                if request.queues && matches!(attempt.reply, Ok(ProposalReply { vote: Vote::Held(..), .. })) {
+                    // Also if a majority has voted for it: its release then ends the wait.
+                    servers.proposals().mark_queued(request.id);
+                }
                 attempt.reply
             })
         };
@@ -193,9 +197,6 @@ impl RedlockBackend {
             )
         {
             return Ok(ProposalOutcome::Granted(Grant::new(token, lease)));
-        }
-        if !refusals.held_by_others.is_empty() && request.queues {
-            self.servers.proposals().mark_queued(request.id);
         }
         self.withdraw(request, &votes).await;
         if self.server_count() - refusals.unavailable < quorum(self.server_count()) {

@@ -180,6 +180,28 @@ async fn a_late_proposal_of_a_request_that_was_withdrawn_waits_for_nothing() {
     assert!(propose(IDS[1], "11", "me").await, "the next one is recorded");
 }
 
+/// 1. One of three servers has the vote of another request, and records that this one waits.
+/// 2. The other two vote for it: it has the lock.
+/// 3. Its release ends the wait, too.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_holder_that_one_server_has_refused_does_not_wait_there_after_its_release() {
+    const PROPOSE: &str = include_str!("../../../../crates/polylock-redis/src/redlock/scripts/propose.lua");
+    let setup = Setup::shared(3);
+    let arguments = ["", "1", "", "0123456789abcdef", "5", "0", "30000", "60000", "me", "", "", "0"];
+    run_script(&setup, PROPOSE, "a", &arguments).await;
+    let locks = setup.open(TIMEOUT).await;
+    let guard = locks.lock("a").acquire().await.unwrap();
+    let waits = async || setup.query::<bool>(0, &["EXISTS", &setup.key("w", "a")]).await;
+    clock::until("the server has refused it", &waits).await;
+    guard.release().await.unwrap();
+    // It was sent to this server as well, and a majority is enough.
+    let released = now();
+    while waits().await {
+        assert!(now().since(released) < Duration::from_secs(3), "it is recorded as waiting");
+        pause(Duration::from_millis(10)).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn lost_votes_of_a_server_are_restored_in_one_message() {
     const LOCKS: usize = 40;
