@@ -245,7 +245,8 @@ impl Guard {
     ///
     /// # Errors
     /// [`Error::Lost`] if the lock was lost before, even if only the reply to this release reports it; [`Error::Unavailable`] if
-    /// the store did not confirm the release in the time of the lease, after which the lease has expired.
+    /// the store did not confirm the release in the time of the lease, after which the lease has expired. If other processes may know the hold, the
+    /// time is that of an [outage](crate::Options::outage): one of them may have given it a longer lease.
     ///
     /// # Cancel safety
     /// Once polled, the release continues in the background if the future is dropped.

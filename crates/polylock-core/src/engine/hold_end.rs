@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use super::{ended::Ended, hold::Hold, pending::WorkGuard};
+use super::{acquisition::FIRST_REPLY, ended::Ended, hold::Hold, pending::WorkGuard};
 use crate::{FencingToken, KeepAlive, LostReason, Moment, Release, Request, Result, metrics::Measured};
 
 impl Hold {
@@ -15,8 +15,7 @@ impl Hold {
         tracing::debug!(parent: self.span_id(), lock.name = %self.request.name, "left to expire");
     }
 
-    /// Releases a hold that its holder has ended, and retries until `until`, or for a whole lease if no other process can extend the hold.
-    /// `attempts` have been made before.
+    /// Releases a hold that its holder has ended, and retries until `until` at least. `attempts` have been made before.
     pub(crate) async fn release(
         self: Arc<Self>,
         until: Moment,
@@ -24,10 +23,13 @@ impl Hold {
         attempts: u32,
         under_way: WorkGuard,
     ) -> Result<()> {
-        // A renewal without a reply may have been carried out: then the lease ends after its deadline here. If others know the hold, they may
-        // have extended it after that deadline, and a later release would end their work.
-        let lease_end = self.context.now() + self.request.ttl;
-        let until = if self.is_known_elsewhere() { until } else { until.max(lease_end) };
+        // A renewal without a reply may have been carried out: then the lease ends after its deadline here. Other processes that know the hold
+        // may have given it a lease that is longer still.
+        let longest = match self.is_known_elsewhere() {
+            true => self.context.options.outage.max(FIRST_REPLY),
+            false => self.request.ttl,
+        };
+        let until = until.max(self.context.now() + longest);
         let reply = self.context.release_until(&self.last_request(), until, attempts).await;
         self.released(reply, via, under_way)
     }
