@@ -2,7 +2,7 @@
 
 use std::{os::unix::process::ExitStatusExt, time::Duration};
 
-use polylock::{Clock, Error, Locks, Moment, MultiGuard, SystemClock};
+use polylock::{Clock, Error, LockName, Locks, LostReason, Moment, MultiGuard, SystemClock};
 use rustix::process::Signal;
 
 use super::{status_log::StatusLog, supervise::EndedCommand, timeline::StopCause, wait::REPORT_DELAY};
@@ -59,7 +59,9 @@ pub(super) async fn finish(
     min_left: Duration,
     signals: &mut Signals,
 ) -> Verdict {
-    let EndedCommand { status, cause, survivor, signals: received } = ended;
+    let EndedCommand { status, cause, survivor, signals: mut received } = ended;
+    // The terminal sends Ctrl-C both to the command and to polylock: that does not end the wait for the release.
+    received.extend(signals.take_received().await);
     // A command may treat a hang-up as a request to read its settings again.
     let is_ended_by = |signal: &Signal| *signal != Signal::HUP || status.signal() == Some(signal.as_raw());
     let is_final = survivor.is_some() || received.iter().any(is_ended_by);
@@ -84,12 +86,15 @@ pub(super) async fn finish(
     } else {
         release_after(min_left, guard, output, log, signals).await
     };
-    if let Err(Error::Lost { name, reason }) = released {
+    let is_final = match released {
+        Ok(interrupted) => is_final || interrupted.is_some(),
         // Another process may have held the lock while the command was still running.
-        log.lost(&name, &reason);
-        output.alert(format!("lock {name} lost: {reason}; the command has ended"));
-        return lost(reason.to_string());
-    }
+        Err(Lost { name, reason }) => {
+            log.lost(&name, &reason);
+            output.alert(format!("lock {name} lost: {reason}; the command has ended"));
+            return lost(reason.to_string());
+        }
+    };
     let code = match (status.code(), status.signal()) {
         (Some(code), _) => u8::try_from(code).unwrap_or(u8::MAX),
         (None, Some(signal)) => signals::exit_code(signal),
@@ -105,44 +110,47 @@ pub(super) async fn finish(
     }
 }
 
-/// Releases the lock, and waits for the confirmation until a signal comes.
+/// A lock that was lost before its release.
+struct Lost {
+    name: LockName,
+    reason: LostReason,
+}
+
+/// Releases the lock, and waits for the confirmation until a signal comes, which it returns.
 async fn release(
     guard: MultiGuard,
     output: &Output,
     log: &mut StatusLog,
     signals: &mut Signals,
-) -> Result<(), Error> {
+) -> Result<Option<Signal>, Lost> {
     let name = log.names.to_string();
-    // The terminal sends Ctrl-C both to the command and to polylock.
-    signals.take_received().await;
-    let outcome = tokio::select! {
+    let (outcome, interrupted) = tokio::select! {
         biased;
-        outcome = tokio::time::timeout(RELEASE_TIMEOUT, guard.release()) => outcome.ok(),
-        _ = signals.next_termination() => None,
+        outcome = tokio::time::timeout(RELEASE_TIMEOUT, guard.release()) => (outcome.ok(), None),
+        signal = signals.next_termination() => (None, Some(signal)),
     };
     match outcome {
         Some(Ok(())) => log.write(EventKind::Released),
-        Some(Err(error @ Error::Lost { .. })) => return Err(error),
+        Some(Err(Error::Lost { name, reason })) => return Err(Lost { name, reason }),
         Some(Err(_)) | None => {
             output.note(format!(
                 "the release of lock {name} was not confirmed; the lock is free at the end of its lease at the latest"
             ));
         }
     }
-    Ok(())
+    Ok(interrupted)
 }
 
-/// Lets the lock expire at the end of `--min-hold`, and waits only if the store needs this process for that.
+/// Lets the lock expire at the end of `--min-hold`, and waits only if the store needs this process for that. Returns the signal that ends this.
 async fn release_after(
     delay: Duration,
     guard: MultiGuard,
     output: &Output,
     log: &mut StatusLog,
     signals: &mut Signals,
-) -> Result<(), Error> {
+) -> Result<Option<Signal>, Lost> {
     let (name, end) = (log.names.to_string(), SystemClock.now() + delay);
     let left = || end.since(SystemClock.now());
-    signals.take_received().await;
     let mut release = std::pin::pin!(guard.release_after(delay));
     let mut report_at = SystemClock.now() + REPORT_DELAY;
     loop {
@@ -152,15 +160,15 @@ async fn release_after(
                 match outcome {
                     Ok(()) if left().is_zero() => log.write(EventKind::Released),
                     Ok(()) => log.expires(left()),
-                    Err(error @ Error::Lost { .. }) => return Err(error),
+                    Err(Error::Lost { name, reason }) => return Err(Lost { name, reason }),
                     Err(_) => output.note(format!("lock {name} may be free before the end of --min-hold: the store did not respond")),
                 }
-                return Ok(());
+                return Ok(None);
             }
             signal = signals.next_termination() => {
-                let (signal, left) = (signals::name(signal), rounded(left()));
-                output.note(format!("{signal}: lock {name} is released {left} before the end of --min-hold"));
-                return Ok(());
+                let (text, left) = (signals::name(signal), rounded(left()));
+                output.note(format!("{text}: lock {name} is released {left} before the end of --min-hold"));
+                return Ok(Some(signal));
             }
             () = SystemClock.sleep_until(report_at) => {
                 output.note(format!("the command has ended; lock {name} is kept for another {} (--min-hold)", rounded(left())));

@@ -355,7 +355,7 @@ impl Phases<'_> {
         if let Some(report) = self.report.take() {
             job::report(report, ended.as_ref(), self.output, &mut self.signals).await;
         }
-        let mut ended = match ended {
+        let ended = match ended {
             Ok(ended) => ended,
             Err(failure) => {
                 // The command does not run. If this release fails, the lease expires.
@@ -363,10 +363,6 @@ impl Phases<'_> {
                 return Err(failure);
             }
         };
-        if matches!(self.recipe, Recipe::Election(_)) {
-            // The release discards them.
-            ended.signals.extend(self.signals.take_received().await);
-        }
         let min_left =
             args.min_hold.map_or(Duration::ZERO, |hold| (acquired_at + hold).since(SystemClock.now()));
         Ok(finish::finish(args, self.output, self.log, guard, ended, min_left, &mut self.signals).await)

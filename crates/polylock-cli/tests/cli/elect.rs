@@ -1,6 +1,7 @@
 //! `polylock elect`: one process of several runs the command.
 
 use rustix::process::{Pid, Signal, kill_process};
+use sqlx::Connection;
 
 use crate::support::{Running, Workspace, eventually, is_alive, lines, warden_of};
 
@@ -137,6 +138,23 @@ fn a_signal_ends_polylock_although_the_command_is_to_be_restarted() {
     workspace.wait_for_waiters("x", 0);
     leader.signal(Signal::TERM);
     assert_eq!(leader.code(), Some(0));
+    assert_eq!(terms(&workspace).len(), 1);
+}
+
+/// The command has ended, and the store does not confirm the release yet.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signal_during_a_release_ends_polylock() {
+    let workspace = Workspace::new();
+    let leader = candidate(&workspace, "--restart always --restart-delay 10ms", LEAD);
+    wait_for_terms(&workspace, 1);
+    let warden = warden_of(leader.pid());
+    let mut store = sqlx::SqliteConnection::connect(&workspace.url()).await.unwrap();
+    sqlx::query("BEGIN EXCLUSIVE").execute(&mut store).await.unwrap();
+    std::fs::write(workspace.path("end"), "").unwrap();
+    eventually("the end of the command", || !is_alive(warden));
+    leader.signal(Signal::TERM);
+    assert_eq!(leader.code(), Some(3));
+    sqlx::query("ROLLBACK").execute(&mut store).await.unwrap();
     assert_eq!(terms(&workspace).len(), 1);
 }
 
