@@ -61,8 +61,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "command line: a release of a lost lock is a success",
         file: "crates/polylock-cli/src/run/finish.rs",
-        from: "Some(Err(error @ Error::Lost { .. })) => return Err(error),",
-        to: "Some(Err(Error::Lost { .. })) => return Ok(()),",
+        from: "Some(Err(Error::Lost { name, reason })) => return Err(Lost { name, reason }),",
+        to: "Some(Err(Error::Lost { .. })) => return Ok(None),",
         test: (
             "processes",
             "cli::lost_release::sqlite_full::the_release_of_a_lock_that_was_lost_reports_the_loss",
@@ -174,6 +174,13 @@ pub(super) const MUTANTS: &[Mutant] = &[
         from: "Verdict::new(\"max_hold\", MAX_HOLD)",
         to: "Verdict::new(\"max_hold\", code)",
         test: ("cli", "signals::max_hold_stops_the_command_and_frees_the_lock"),
+    },
+    Mutant {
+        name: "command line: a signal during a release does not end an election",
+        file: "crates/polylock-cli/src/run/finish.rs",
+        from: "Ok(interrupted) => is_final || interrupted.is_some(),",
+        to: "Ok(_) => is_final,",
+        test: ("cli", "elect::a_signal_during_a_release_ends_polylock"),
     },
     Mutant {
         name: "command line: a second signal is ignored",
