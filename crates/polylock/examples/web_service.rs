@@ -8,8 +8,8 @@
 //! `--metrics-listen 127.0.0.1:9464`, with the feature `metrics`, serves the metrics of its locks to Prometheus.
 //!
 //! A request waits at most two seconds for the lock: 409 if another request holds it for longer, 503 if the store is unavailable. A client
-//! that disconnects drops the handler, and with it the guard, which releases the lock. On Ctrl-C the service completes the requests in
-//! progress, then waits until the store has confirmed their releases.
+//! that disconnects drops the handler, and with it the guard, which releases the lock. On Ctrl-C, or SIGTERM from a container's
+//! orchestrator, the service completes the requests in progress, then waits until the store has confirmed their releases.
 
 #[path = "shared/metrics.rs"]
 mod metrics;
@@ -23,7 +23,10 @@ use axum::{
     routing::post,
 };
 use polylock::{Error, FencingToken, Locks};
-use tokio::net::TcpListener;
+use tokio::{
+    net::TcpListener,
+    signal::unix::{SignalKind, signal},
+};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
@@ -36,10 +39,16 @@ async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let locks = Locks::connect(&url).await?;
     let service = Router::new().route("/orders/{id}/pay", post(pay)).with_state(locks.clone());
     let listener = TcpListener::bind(address).await?;
+    // Before the first request: a signal that nobody listens for ends the process at once.
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
     println!("listening at http://{}", listener.local_addr()?);
     axum::serve(listener, service)
-        .with_graceful_shutdown(async {
-            tokio::signal::ctrl_c().await.ok();
+        .with_graceful_shutdown(async move {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+            }
         })
         .await?;
     let is_complete = locks.close(Duration::from_secs(10)).await;

@@ -52,9 +52,12 @@ impl Running {
 
     /// Sends the signal of Ctrl-C.
     fn interrupt(&self) {
-        assert!(
-            Command::new("kill").args(["-INT", &self.child.id().to_string()]).status().unwrap().success()
-        );
+        self.signal("INT");
+    }
+
+    fn signal(&self, name: &str) {
+        let sent = Command::new("kill").args(["-s", name, &self.child.id().to_string()]).status().unwrap();
+        assert!(sent.success());
     }
 }
 
@@ -118,6 +121,18 @@ fn web_service_completes_requests_and_ends_gracefully() {
     assert!(reply.starts_with("HTTP/1.1 200") && reply.contains("order 42 paid with token 1"), "{reply}");
     service.interrupt();
     assert!(service.reads("ended").ends_with("all releases confirmed: true"));
+}
+
+#[test]
+fn web_service_ends_gracefully_at_a_signal_before_its_first_request() {
+    for name in ["INT", "TERM"] {
+        let mut command = example("web_service");
+        command.args(["memory:", "127.0.0.1:0"]);
+        let mut service = Running::start(command);
+        service.reads("listening at");
+        service.signal(name);
+        assert!(service.reads("ended").ends_with("all releases confirmed: true"));
+    }
 }
 
 /// Returns the reply to a GET at this address, at which a server listens already.
