@@ -93,7 +93,7 @@ pub async fn acquire(lock: Wanted, way: Way) -> Result<Option<Held>> {
 /// The errors of the release.
 ///
 /// # Cancel safety
-/// The same as [`Guard::release`].
+/// The same as [`Guard::release`](polylock_core::Guard::release).
 pub async fn finish(held: Held, end: End, random: &mut Rng) -> Result<()> {
     match end {
         End::Release => held.release().await,
