@@ -223,7 +223,7 @@ pub trait Park: fmt::Debug + Send + Sync + 'static {
     /// with this token.
     ///
     /// This is the only operation that can shorten a lease, so it is the last one of its hold:
-    /// * No keep-alive extends a parked hold. It returns [`KeepAlive::Lost`](crate::KeepAlive::Lost), so another process that has adopted the
+    /// * No keep-alive extends a parked hold. It returns [`KeepAlive::Lost`], so another process that has adopted the
     ///   hold loses it.
     /// * A second call changes nothing, and returns [`Release::Released`], so a copy that arrives late is harmless.
     /// * A copy that arrives after its caller has given up has no effect: another process may have extended the hold since.
