@@ -84,6 +84,10 @@ fn targets(order: &BreakOrder, old: LockStatus, new: LockStatus) -> Result<(Targ
             in_old.extend(same.map(|same| same.token));
         }
     }
+    // A request with the old store's lock that waits in the new store is no holder yet, and its number has been shown to nobody.
+    for entry in &new.waiters {
+        take_same(&mut old, entry);
+    }
     let alone = old.into_iter().map(|entry| entry.token).filter(|token| order.is_target(*token));
     for token in alone {
         shown.push(token);

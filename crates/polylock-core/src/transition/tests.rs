@@ -318,6 +318,27 @@ async fn a_break_of_one_reader_ends_no_other_with_the_same_owner() {
     assert_eq!(broken, [true, false], "of the target and the other");
 }
 
+/// 1. A hold is shown with its token and ends.
+/// 2. A waiter of the new store has got the old store's lock, with the same number by chance.
+/// 3. The break that names the hold of step 1 arrives: it must not end the waiter's request.
+#[tokio::test]
+async fn a_break_ends_no_request_that_still_waits_in_the_new_store() {
+    let Stores { old, new, both } = stores();
+    let (mut holder, mut waiter) = (request(Mode::Exclusive), request(Mode::Exclusive));
+    holder.owner = crate::OwnerId::new("holder").unwrap();
+    waiter.owner = crate::OwnerId::new("waiter").unwrap();
+    let ended = token(&new).await;
+    held(&new, &holder).await;
+    queued(&both, &waiter).await;
+    let in_old = old.inspect.as_ref().unwrap().inspect(&waiter.name).await.unwrap().holders;
+    assert_eq!(in_old[0].token, Some(ended));
+    let order = crate::BreakOrder::new(crate::BreakNotice::default(), [Some(ended)]);
+    let broken = both.inspect.as_ref().unwrap().break_lock(&waiter.name, &order).await.unwrap();
+    assert_eq!(broken, []);
+    released(&new, &holder).await;
+    held(&both, &waiter).await;
+}
+
 /// Two holds, each with the greater token in another store, are shown with one token: a break by it is refused.
 #[tokio::test]
 async fn a_token_of_two_holds_is_no_target() {

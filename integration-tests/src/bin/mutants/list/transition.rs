@@ -13,6 +13,13 @@ pub(super) const MUTANTS: &[Mutant] = &[
         test: (UNITS, "transition::tests::one_store_by_two_names_is_found_and_the_check_leaves_nothing"),
     },
     Mutant {
+        name: "a break ends a request that holds the old store and waits in the new one",
+        file: "crates/polylock-core/src/transition/inspect.rs",
+        from: "        take_same(&mut old, entry);\n    }\n    let alone",
+        to: "        let _ = entry;\n    }\n    let alone",
+        test: (UNITS, "transition::tests::a_break_ends_no_request_that_still_waits_in_the_new_store"),
+    },
+    Mutant {
         name: "requests of transitions with opposite orders wait for ever",
         file: "crates/polylock-core/src/transition/backend.rs",
         from: "                    self.order.check(request)?;\n",
