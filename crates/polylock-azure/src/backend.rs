@@ -66,7 +66,7 @@ impl AzureBackend {
         (SystemClock.now() < until).then_some(lease)
     }
 
-    /// Reads the grant of `request` if it holds the lock, with the ETag of its blob.
+    /// Reads the grant of `request` if it holds the lock and its hold was not broken, with the ETag of its blob.
     pub(crate) async fn held_record(
         &self,
         request: &Request,
@@ -74,7 +74,9 @@ impl AzureBackend {
     ) -> Result<Option<(Record, Option<Etag>)>, Cause> {
         match self.blobs.get_state(&request.name, Some(&LeaseId::of(request.id)), timeout).await {
             Ok(state) => Ok(match state.content {
-                Content::Grant(record) if state.leased && record.grant == Fingerprint::of(request.id) => {
+                Content::Grant(record)
+                    if state.leased && !state.breaking && record.grant == Fingerprint::of(request.id) =>
+                {
                     Some((record, state.etag))
                 }
                 _ => None,

@@ -37,21 +37,24 @@ impl AzureBackend {
         name: &LockName,
         order: &BreakOrder,
     ) -> Result<Option<Entry>, Cause> {
+        let mut ended = None;
         for _ in 0..TRIES {
             let state = match self.blobs.get_state(name, None, INTERACTIVE_TIMEOUT).await {
                 Ok(state) if state.leased => state,
-                Ok(_) => return Ok(None),
-                Err(cause) if is_gone(&cause) => return Ok(None),
+                Ok(_) => return Ok(ended),
+                Err(cause) if is_gone(&cause) => return Ok(ended),
                 Err(cause) => return Err(cause),
             };
             let entry = holder_entry(&state.content, state.age).filter(|entry| order.is_target(entry.token));
-            let Some(entry) = entry else { return Ok(None) };
+            let Some(entry) = entry else { return Ok(ended) };
             // Written before the lease is broken, so that the holder finds it.
             let notice = self.post_notice(name, &state, &order.notice).await?;
             match self.blobs.break_lease(name, order.force, state.etag.as_ref(), INTERACTIVE_TIMEOUT).await {
                 Ok(_) if order.force => {
-                    self.revoke_broken_lease(name).await;
-                    return Ok(Some(entry));
+                    if self.revoke_broken_lease(name, &state).await {
+                        return Ok(Some(entry));
+                    }
+                    ended = Some(entry);
                 }
                 Ok(remaining) => {
                     let mut entry = entry.broken(Some(notice));
@@ -60,12 +63,12 @@ impl AzureBackend {
                 }
                 // Another grant was written in the meantime.
                 Err(cause) if cause.refusal() == Some(Refusal::Changed) => {}
-                Err(cause) if is_gone(&cause) => return Ok(None),
+                Err(cause) if is_gone(&cause) => return Ok(ended),
                 Err(cause) => return Err(cause),
             }
         }
         let advice = "the lock got new holders during the break: try again";
-        Err(Cause::Unusable(Fault::Temporary, advice.to_owned()))
+        ended.map(Some).ok_or_else(|| Cause::Unusable(Fault::Temporary, advice.to_owned()))
     }
 
     /// Leaves the notice for the holder of this grant. Returns the notice that counts: the first one for the grant.
@@ -95,20 +98,30 @@ impl AzureBackend {
         Err(Cause::Unusable(Fault::Temporary, advice.to_owned()))
     }
 
-    /// Takes a broken lease away from its former holder, by another acquisition. Otherwise the holder could still release the lease, and
-    /// the success would look like the release of a hold. If another client has the lock by now, nothing is left to do.
-    async fn revoke_broken_lease(&self, name: &LockName) {
+    /// Takes a lease that was broken at once away from its former holder, by another acquisition, and writes the record in `state` once more.
+    /// Otherwise the holder could still release the lease, and the success would look like the release of a hold; and an acquisition that
+    /// [prolongs](Self::prolong) the hold could revive it, as long as the blob is unchanged.
+    ///
+    /// Returns false if the lease was acquired before: by another client, which may be about to write its grant, or for the hold that was
+    /// broken.
+    async fn revoke_broken_lease(&self, name: &LockName, state: &BlobState) -> bool {
         let lease = LeaseId::of(RequestId::random());
-        let outcome = match self.blobs.acquire(name, &lease, SHORTEST_LEASE, None, INTERACTIVE_TIMEOUT).await
-        {
-            Ok(_) => self.blobs.release(name, &lease, INTERACTIVE_TIMEOUT).await,
-            Err(cause) => Err(cause),
+        let revoked = async {
+            self.blobs.acquire(name, &lease, SHORTEST_LEASE, None, INTERACTIVE_TIMEOUT).await?;
+            let written = match &state.content {
+                Content::Grant(record) => {
+                    self.blobs.write(name, &lease, record, state.etag.as_ref(), INTERACTIVE_TIMEOUT).await
+                }
+                _ => Ok(None),
+            };
+            self.blobs.release(name, &lease, INTERACTIVE_TIMEOUT).await?;
+            written
         };
-        if let Err(cause) = outcome
-            && cause.refusal().is_none()
-        {
+        let Err(cause) = revoked.await else { return true };
+        if cause.refusal().is_none() {
             tracing::warn!(lock.name = %name, trouble = ?cause, "could not revoke a broken lease from its former holder");
         }
+        cause.refusal() != Some(Refusal::Leased)
     }
 
     /// Returns the notice of the break of a grant, if there is one.

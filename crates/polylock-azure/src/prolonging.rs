@@ -9,6 +9,9 @@
 //! late it arrives. If the process dies between the two steps, the lease is shorter than the record's TTL. So the TTL of a record says nothing
 //! about the lease: a process that has not acquired the lease itself does so before it relies on a duration.
 //!
+//! The service lets a lease that was broken, and has ended, be acquired again with its id. A break may come between the two steps, and so
+//! the hold is broken again if it has a notice after step 2. The notice is written before the lease is broken.
+//!
 //! The acquisition of a claim has no such condition, because its client does not know the blob yet.
 
 use std::time::Duration;
@@ -18,7 +21,7 @@ use polylock_core::{Clock, Moment, Request, SystemClock};
 use crate::{
     backend::{AzureBackend, TRIES, whole_seconds},
     error::{Cause, Refusal, is_gone},
-    record::Record,
+    record::{Fingerprint, Record},
     wire::LeaseId,
 };
 
@@ -54,6 +57,12 @@ impl AzureBackend {
             self.record_unanswered(request, &reply);
             match reply {
                 Ok(_) => {
+                    if self.notice_of(name, &Fingerprint::of(request.id), timeout).await?.is_some() {
+                        match self.blobs.break_lease(name, false, etag.as_ref(), timeout).await {
+                            Err(cause) if cause.refusal().is_none() => return Err(cause),
+                            _ => return Ok(None),
+                        }
+                    }
                     self.attempts.update(request, |attempt| attempt.token = Some(token));
                     return Ok(Some((lease, sent)));
                 }

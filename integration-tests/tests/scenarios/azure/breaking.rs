@@ -231,3 +231,37 @@ async fn a_forced_break_frees_the_lock_and_the_former_holder_gets_the_notice() {
     );
     next.release().await.unwrap();
 }
+
+/// 1. Another process adopts a hold: it reads the blob, and its acquisition is delayed on its way;
+/// 2. the hold is broken, and its lease ends;
+/// 3. the acquisition arrives.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hold_that_is_broken_during_its_adoption_stays_broken() {
+    const DELAY: Duration = Duration::from_secs(2);
+    for force in [true, false] {
+        let namespace = Namespace::of(server());
+        let there = namespace.locks().await;
+        let (proxy, adopter) = namespace.through(server()).await;
+        acquire_and_release(&adopter, "first").await;
+        let handle = acquire(&there, "a").await.into_handle().await.unwrap();
+        proxy.fault_next(["x-ms-lease-action: acquire"], RequestFault::Delay(DELAY));
+        let began = now();
+        let adopting = tokio::spawn(async move { adopter.adopt(&handle).await });
+        until("the acquisition is under way", async || proxy.counts().faulted > 0).await;
+        let order = there.break_lock("a").reason("for all");
+        if force { order.force().await } else { order.await }.unwrap();
+        if !force {
+            // The break period is over.
+            let end = "x-ms-lease-action: break\nx-ms-lease-break-period: 0";
+            namespace.expect_reply(&format!("PUT {}/a?comp=lease\n{end}", namespace.path), " 202 ").await;
+        }
+        assert_ne!(namespace.lease_state("a").await, "leased");
+        assert!(now().since(began) < DELAY, "the acquisition has arrived before the break");
+        let lost = adopting.await.unwrap().unwrap_err();
+        assert_eq!(reason(lost.lost().unwrap()), "for all");
+        assert_ne!(namespace.lease_state("a").await, "leased", "force: {force}");
+        if force {
+            acquire_and_release(&there, "a").await;
+        }
+    }
+}

@@ -4,6 +4,20 @@ use super::Mutant;
 
 pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
+        name: "Azure: an adoption that arrives late revives a hold that was broken at once",
+        file: "crates/polylock-azure/src/breaks.rs",
+        from: "                Content::Grant(record) => {\n                    self.blobs.write(",
+        to: "                Content::Grant(record) if false => {\n                    self.blobs.write(",
+        test: ("scenarios", "azure::breaking::a_hold_that_is_broken_during_its_adoption_stays_broken"),
+    },
+    Mutant {
+        name: "Azure: an adoption that arrives late revives a hold whose break period is over",
+        file: "crates/polylock-azure/src/prolonging.rs",
+        from: ".await?.is_some() {",
+        to: ".await?.is_some() && false {",
+        test: ("scenarios", "azure::breaking::a_hold_that_is_broken_during_its_adoption_stays_broken"),
+    },
+    Mutant {
         name: "the deletion of a namespace leaves leased blobs, in Azure",
         file: "crates/polylock-azure/src/blobs.rs",
         from: "let broken = self.send(timeout, self.container.blob_client(blob).break_lease(Some(now))).await;",
