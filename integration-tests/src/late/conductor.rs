@@ -262,7 +262,7 @@ impl Conductor<'_> {
         if self.script.copies.are_of_all() {
             let all = ROLES.iter().flat_map(|role| self.site.relays(*role).recorded(self.script.number));
             // After its plain release, a copy of a claim that was answered is not refused: the client knows of no other copy.
-            let mut all: Vec<Recorded> = all.filter(|it| !it.is_claim || it.is_withheld).collect();
+            let mut all: Vec<Recorded> = all.filter(|it| !it.is_claim || !it.is_answered).collect();
             if self.script.copies == Copies::Reversed {
                 all.reverse();
             } else {

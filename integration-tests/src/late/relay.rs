@@ -32,6 +32,9 @@ const NAME: &str = "latename";
 /// The number of digits in a name.
 const DIGITS: usize = 8;
 
+/// The time for which a client waits for a reply.
+pub const TIMEOUT: Duration = Duration::from_secs(2);
+
 /// The time that a server has to carry out a message that is delivered late.
 const CARRIED_OUT: Duration = Duration::from_secs(1);
 
@@ -63,10 +66,13 @@ pub struct Recorded {
     pub server: usize,
     /// The message.
     pub bytes: Vec<u8>,
-    /// True if it is, or follows, the claim of a request that no other process knows: after its release a copy is not refused.
+    /// True if it is, or follows, the claim of a request that no other process knows: after its release a copy is not refused if it was
+    /// answered.
     pub is_claim: bool,
     /// True if it was withheld.
     pub is_withheld: bool,
+    /// True if its client gets the reply, so it knows of no other copy.
+    pub is_answered: bool,
 }
 
 /// The message to withhold.
@@ -213,8 +219,16 @@ struct Link {
     schedules: Arc<Mutex<HashMap<u32, Watched>>>,
 }
 
-/// A message to be delivered later, and whether its client is to be disconnected.
-type Held = (oneshot::Receiver<oneshot::Sender<()>>, bool);
+/// A message to be delivered later.
+struct Held {
+    delivery: oneshot::Receiver<oneshot::Sender<()>>,
+    /// True if its client is to be disconnected.
+    closes: bool,
+    /// The number of its schedule, and its place in the record.
+    place: (u32, usize),
+    /// The time at which it arrived.
+    at: Moment,
+}
 
 impl Link {
     /// Records a message, and returns what is needed if it is to be withheld.
@@ -241,12 +255,21 @@ impl Link {
             bytes,
             is_claim,
             is_withheld: caught.is_some(),
+            is_answered: caught.is_none(),
         });
         let closes = caught?;
         let (deliver, delivery) = oneshot::channel();
+        let at = now();
         watched.sprung |= bit;
-        watched.withheld.push(Withheld { at: now(), deliver });
-        Some((delivery, closes))
+        watched.withheld.push(Withheld { at, deliver });
+        Some(Held { delivery, closes, place: (number, watched.recorded.len() - 1), at })
+    }
+
+    /// Records that the client of a message that was withheld still waits for the reply.
+    fn answer(&self, (number, index): (u32, usize)) {
+        if let Some(watched) = lock(&self.schedules).get_mut(&number) {
+            watched.recorded[index].is_answered = true;
+        }
     }
 
     async fn forward(self, client: TcpStream, server: SocketAddr) -> io::Result<()> {
@@ -274,7 +297,7 @@ impl Link {
     ) -> io::Result<()> {
         let mut frames = Frames::new(self.protocol);
         let (mut client, mut close) = (Some(from_client), Some(close));
-        let (mut held, mut message, mut buffered) = (None::<oneshot::Receiver<_>>, Vec::new(), Vec::new());
+        let (mut held, mut message, mut buffered) = (None::<Held>, Vec::new(), Vec::new());
         let mut buffer = vec![0; 16 * 1024];
         loop {
             let read = async {
@@ -285,7 +308,7 @@ impl Link {
             };
             let delivery = async {
                 match &mut held {
-                    Some(held) => held.await,
+                    Some(held) => (&mut held.delivery).await,
                     None => std::future::pending().await,
                 }
             };
@@ -294,7 +317,12 @@ impl Link {
                 delivery = delivery => {
                     let before = *replies.borrow_and_update();
                     to_server.write_all(&std::mem::take(&mut message)).await?;
-                    held = None;
+                    if let Some(Held { place, at, .. }) = held.take()
+                        && client.is_some()
+                        && now() < at + TIMEOUT
+                    {
+                        self.answer(place);
+                    }
                     let until = now() + CARRIED_OUT;
                     let replied = async { replies.wait_for(|count| *count > before).await.map(drop) };
                     SystemClock.before(until, replied).await;
@@ -328,13 +356,13 @@ impl Link {
                         }
                         match self.see(&bytes) {
                             None => to_server.write_all(&bytes).await?,
-                            Some((delivery, closes)) => {
+                            Some(trapped) => {
                                 message = bytes;
-                                held = Some(delivery);
-                                if closes {
+                                if trapped.closes {
                                     client = None;
                                     close.take().and_then(|close| close.send(()).ok());
                                 }
+                                held = Some(trapped);
                             }
                         }
                     }

@@ -13,7 +13,7 @@ use super::{
     frames::Protocol,
     history::Bounds,
     message::Action,
-    relay::Relays,
+    relay::{Relays, TIMEOUT},
     remote::Remote,
 };
 use crate::{
@@ -35,9 +35,6 @@ pub const STORES: [&str; 10] = [
     "both_redis_postgres",
     "sqlite",
 ];
-
-/// The timeout of an operation of those stores that have longer ones by default.
-const TIMEOUT: &str = "polylock.operation_timeout=2s";
 
 /// The time for which a store may be away.
 const OUTAGE: &str = "polylock.outage=8s";
@@ -82,7 +79,8 @@ impl Servers {
     }
 
     fn start_blocking(store: &'static str) -> Result<Self, Missing> {
-        let keys = format!("{TIMEOUT}&{OUTAGE}");
+        // Some stores have a longer timeout by default.
+        let keys = format!("polylock.operation_timeout={}s&{OUTAGE}", TIMEOUT.as_secs());
         let many = ["max_connections=2000"];
         let redis = || own_with("redis", redis::DURABLE, &keys);
         let postgres = || own_with("postgres", &many, &keys);
