@@ -10,6 +10,9 @@ use crate::{FencingToken, LockName, Mode, Request, RequestId};
 /// The hold is not renewed meanwhile: it ends with its lease. The handle suffices to release the lock, so it is a secret: `Debug` hides that part,
 /// and there is no `Display`; [`to_text`](Self::to_text) is explicit.
 ///
+/// A release refuses late claims of the hold for the time limit of the releasing process, and for 5 s at least. So processes that pass holds
+/// to each other, and set `polylock.operation_timeout` to more than 5 s, must set it to the same time.
+///
 /// ```
 /// # use std::time::Duration;
 /// use polylock_core::HoldHandle;
