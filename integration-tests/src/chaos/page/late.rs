@@ -27,9 +27,6 @@ its lease. A break, or a release of a hold that others know, which has failed mu
 ";
 
 const EXCEPTIONS: &str = "
-The two shortened leases are of one schedule, and of a bug that was mended after these runs: a late message carried out an upgrade that had timed out, and before its undo had a
-reply, `release_after` named the token before the upgrade. It reported the loss of the hold, and the lock stayed taken until the end of its lease.
-
 Exceptions that the documentation of a store names, with the number of times that each was seen:
 
 | store | exception | seen |
