@@ -24,7 +24,7 @@ pub(crate) async fn admit(global: &Global, yes: bool, output: &Output) -> Result
     };
     output.data(&servers.iter().map(line).collect::<String>())?;
     if servers.is_empty() {
-        output.note("the votes of all reachable servers count already");
+        output.note("the votes of all servers count already");
     }
     Ok(0)
 }

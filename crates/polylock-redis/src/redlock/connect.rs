@@ -79,11 +79,11 @@ async fn delete(config: Config, names: Vec<String>) -> Result<()> {
 ///
 /// It is meant for a set of servers that was never used for locks before: their votes then count at once, and not after the longest
 /// possible lease. It is wrong for servers that have lost their data: they may have forgotten locks that are held. It is refused while any
-/// of the servers has a vote for a lock.
+/// of the servers has a vote for a lock, or does not reply.
 ///
 /// # Errors
-/// [`Error::Config`] if the configuration is invalid, [`Error::Unavailable`] if no majority of the servers can be reached, if a lock is
-/// held, or if one of the servers refuses the user, which needs `+scan`, or has a setting that breaks locks.
+/// [`Error::Config`] if the configuration is invalid, [`Error::Unavailable`] if one of the servers can't be reached, refuses the user, which
+/// needs `+scan`, or has a setting that breaks locks, or if a lock is held.
 ///
 /// # Cancel safety
 /// Once polled, it is completed even if it is dropped.
@@ -160,7 +160,10 @@ async fn admit_servers(config: Config) -> Result<Vec<String>> {
     let mut admitted = Vec::new();
     for node in &servers.nodes {
         if node.link.is_unresponsive() {
-            continue;
+            let advice = "this server does not reply, and may have the vote for a lock that the others have forgotten: start it, or wait \
+                          until the delay has ended";
+            let cause = Cause::Unusable(Fault::Temporary, advice.to_owned());
+            return Err(node.link.failed(Operation::Connect, cause));
         }
         let held = servers.scripts.keys.scan_names(&node.link, "r", "").await?;
         if let Some(name) = held.first() {
@@ -173,9 +176,7 @@ async fn admit_servers(config: Config) -> Result<Vec<String>> {
         }
     }
     for node in &servers.nodes {
-        if !node.link.is_unresponsive()
-            && node.admit(&servers.scripts, config.settings.connect_timeout).await?
-        {
+        if node.admit(&servers.scripts, config.settings.connect_timeout).await? {
             admitted.push(node.address().to_owned());
         }
     }

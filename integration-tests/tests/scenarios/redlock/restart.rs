@@ -71,6 +71,12 @@ async fn an_operator_ends_the_delay_of_new_servers_but_not_while_a_lock_is_held(
     tokio::task::block_in_place(|| setup.nodes[1].restart());
     let error = redlock::admit(config(&url)).await.expect_err("it may have forgotten votes");
     assert!(describe(&error).1.contains("lock n is held"), "{}", describe(&error).1);
+    // One that may be the last to know of a lock does not reply.
+    setup.proxies[0].refuse(true);
+    let error = redlock::admit(config(&url)).await.expect_err("it may have the only vote that is left");
+    let (address, text) = (setup.address(0), describe(&error).1);
+    assert!(error.is_temporary() && text.contains(&address) && text.contains("does not reply"), "{text}");
+    setup.proxies[0].refuse(false);
     guard.release().await.unwrap();
     setup.wait_until_free().await;
     assert_eq!(setup.admit(&url).await, [setup.address(1)]);
