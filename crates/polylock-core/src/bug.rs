@@ -33,6 +33,20 @@ pub enum Bug {
     ReleasedElsewhere,
     /// The step of a semaphore that takes the last used slot fails at once in an outage.
     ImpatientSlot,
+    /// A transitional store takes the old store alone.
+    OldStoreAlone,
+    /// A transitional store takes the new store alone.
+    NewStoreAlone,
+    /// A transitional store raises the tokens of neither store.
+    UnraisedToken,
+    /// A transitional store keeps a token that another request may have been granted.
+    EqualTokens,
+    /// A renewal by a transitional store counts although the new store has lost the hold, or has not replied.
+    HalfRenewal,
+    /// A transitional store keeps the entry in the new store alive while its request waits in the old one.
+    KeptEntry,
+    /// A break in both stores ends requests that wait in the new one, by the tokens of their holds in the old one.
+    BrokenWaiter,
     /// A store forgets the late claims of a request with the first attempt of its release, even if that fails.
     #[cfg(feature = "simulation")]
     ForgottenClaim,

@@ -72,14 +72,15 @@ fn unexplained(
     let round_trip = if one_server { network.round_trip_of(*process) } else { network.round_trip() };
     let needed = match plan.store {
         // The keeper repeats a renewal after a sixth of the lease, whatever has become of the one before.
-        StoreKind::Queue => *lease / 6 + round_trip + SCHEDULED,
+        StoreKind::Queue | StoreKind::Both => *lease / 6 + round_trip + SCHEDULED,
         // The lease of a hold counts from an earlier packet of its session.
         StoreKind::Zookeeper => return None,
         // A broken connection has to be noticed and replaced.
         _ => *lease * 2 / 3 + plan.time(RECONNECTED),
     };
     // A request that a connection answers too late for its lease replaces the connection, which others share.
-    let shortest = if plan.store == StoreKind::Queue { *lease } else { *lease.min(&SHORTEST_DRAWN) };
+    let is_queue = matches!(plan.store, StoreKind::Queue | StoreKind::Both);
+    let shortest = if is_queue { *lease } else { *lease.min(&SHORTEST_DRAWN) };
     if shortest < ROUND_TRIPS * round_trip {
         return None;
     }

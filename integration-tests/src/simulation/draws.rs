@@ -80,6 +80,11 @@ impl Client {
         (lasts, end)
     }
 
+    /// Returns true from [`WORK_END`] on, and once the process is to end.
+    pub fn is_to_end(&self) -> bool {
+        self.place.is_ending() || self.time.now() >= nanos(self.plan.late_time(WORK_END))
+    }
+
     /// Returns true if a lease may be left to expire: at the end of a busy run it looks like a leak.
     pub fn may_expire(&self) -> bool {
         let leases_end =

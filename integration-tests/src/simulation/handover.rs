@@ -5,9 +5,10 @@ use std::time::Duration;
 use polylock_core::{Error, FencingToken, HoldHandle, LostReason, Mode, sync::lock};
 
 use super::{
+    both::fleet::Step,
     holds::{Key, Offer},
     network::nanos,
-    plan::{StoreKind, WORK_END},
+    plan::StoreKind,
     ways::{Passing, Way},
     workload::{Client, Wish, key_of},
 };
@@ -17,12 +18,12 @@ use crate::recipe::Held;
 const REMEMBERED: usize = 8;
 
 impl Client {
-    /// Adopts and breaks holds of all processes, until [`WORK_END`].
+    /// Adopts and breaks holds of all processes, until it is to end.
     pub async fn run_operator(mut self) {
         loop {
             let pause = self.between(0..60);
             self.sleep(pause).await;
-            if self.time.now() >= nanos(self.plan.late_time(WORK_END)) {
+            if self.is_to_end() {
                 return;
             }
             match self.random.u8(..8) {
@@ -47,7 +48,9 @@ impl Client {
         {
             self.offer(&handle, &wish.owner, key);
         }
-        let can_convert = matches!(self.plan.store, StoreKind::Queue | StoreKind::Redis)
+        // The transitional store has no conversions, and each of its two stores has.
+        let can_convert = matches!(self.plan.store, StoreKind::Queue | StoreKind::Redis | StoreKind::Both)
+            && self.place.step != Some(Step::Both)
             && !guard.name().as_str().contains('\0');
         match self.handles.u8(..8) {
             0 | 1 if self.plan.store != StoreKind::Azure || !is_shared => Passing::Leaves,
@@ -62,7 +65,12 @@ impl Client {
     fn offer(&self, handle: &HoldHandle, owner: &str, key: Key) {
         let record = &mut *lock(&self.record);
         record.holds.of(&key).is_shared = true;
-        record.holds.offer(Offer { owner: owner.to_owned(), text: handle.to_text(), key });
+        record.holds.offer(Offer {
+            owner: owner.to_owned(),
+            text: handle.to_text(),
+            key,
+            step: self.place.step,
+        });
     }
 
     /// Passes a hold on, or converts it.
@@ -108,6 +116,7 @@ impl Client {
                     owner: wish.owner.clone(),
                     text: handle.to_text(),
                     key: key.clone(),
+                    step: self.place.step,
                 });
             }
             Err(error) => {
@@ -140,7 +149,15 @@ impl Client {
         let record = &mut *lock(&self.record);
         let Some(attempt) = record.attempts.get_mut(&wish.owner) else { return };
         attempt.converting.insert(self.name.clone());
+        attempt.converted_since.get_or_insert(now);
         record.holds.end(&key.0, &attempt.tokens, now);
+    }
+
+    /// Returns the time since which a hold may have its present token, which a conversion has drawn: its reply may have been lost.
+    fn converted_since(&self, wish: &Wish) -> u64 {
+        let record = lock(&self.record);
+        let since = record.attempts.get(&wish.owner).and_then(|attempt| attempt.converted_since);
+        since.map_or(wish.invoked, |since| since.min(wish.invoked))
     }
 
     /// Records that a hold with another token has replaced those before it.
@@ -155,13 +172,13 @@ impl Client {
 
     /// Takes a handle, and adopts its hold.
     async fn adopt_offered(&mut self) {
-        let offer = lock(&self.record).holds.take(&mut self.handles);
-        let Some(Offer { owner, text, key }) = offer else { return };
+        let offer = lock(&self.record).holds.take(&mut self.handles, self.place.step);
+        let Some(Offer { owner, text, key, .. }) = offer else { return };
         let Ok(handle) = text.parse::<HoldHandle>() else {
             return lock(&self.record).surprises.push(format!("a handle of {} can't be read", key.0));
         };
         let ttl = if self.random.u8(..3) == 0 { handle.ttl() } else { self.draw_ttl() };
-        let wish = Wish {
+        let mut wish = Wish {
             owner,
             ttl,
             min_hold: Duration::ZERO,
@@ -178,7 +195,11 @@ impl Client {
         }
         match self.locks.adopt_for(&handle, ttl).await {
             Ok(guard) => {
-                self.check_adopted(&key_of(&guard), guard.mode(), wish.invoked);
+                let adopted = key_of(&guard);
+                self.check_adopted(&adopted, guard.mode(), wish.invoked);
+                if adopted != key {
+                    wish.invoked = self.converted_since(&wish);
+                }
                 self.hold(Held::Lock(guard), &wish).await;
             }
             Err(error) => {
@@ -221,6 +242,12 @@ impl Client {
         }
     }
 
+    /// Returns true if the store of this process shows the holds of processes in `step` with the tokens that their clients were told. A store
+    /// alone has tokens of its own for the holds in both.
+    fn is_shown(&self, step: Option<Step>) -> bool {
+        step == self.place.step || self.place.step == Some(Step::Both)
+    }
+
     /// Breaks a hold that the lock had some time ago, and may still have.
     async fn break_shown(&mut self) {
         let key = {
@@ -228,6 +255,7 @@ impl Client {
             let names = record.sections.iter().rev().filter(|section| !section.lock.contains('\0'));
             let shown: Vec<Key> = names
                 .filter_map(|section| Some((section.lock.clone(), section.token?)))
+                .filter(|key| self.is_shown(record.holds.get(key).and_then(|hold| hold.step)))
                 .take(REMEMBERED)
                 .collect();
             drop(record);
@@ -238,7 +266,10 @@ impl Client {
             }
         };
         let Some(token) = FencingToken::new(key.1) else { return };
-        let (force, now) = (self.random.u8(..3) == 0, self.time.now());
+        // The store of another step may have given this token to another request, which both stores show by its own token once it has the
+        // lock, and by the token of one store at the begin and at the end of its hold.
+        let is_foreign = lock(&self.record).holds.of(&key).step != self.place.step;
+        let (force, now) = (self.random.u8(..3) == 0 && !is_foreign, self.time.now());
         self.note(|| format!("breaks token {token} of {}, force: {force}", key.0));
         {
             let record = &mut *lock(&self.record);
@@ -248,13 +279,12 @@ impl Client {
                 hold.forced.get_or_insert(now);
             }
         }
-        let misled = {
+        let may_mislead = self.plan.store == StoreKind::Azure || is_foreign;
+        let misled = may_mislead.then(|| {
             let misled = &mut lock(&self.record).misled;
-            if self.plan.store == StoreKind::Azure {
-                misled.push((key.0.clone(), now..u64::MAX));
-            }
-            misled.len().checked_sub(1)
-        };
+            misled.push((key.0.clone(), now..u64::MAX));
+            misled.len() - 1
+        });
         let order = self.locks.break_lock(&key.0).token(token);
         let outcome = if force { order.force().await } else { order.await };
         let now = self.time.now();
@@ -280,7 +310,7 @@ impl Client {
                     }
                 }
             }
-            Err(error) if !error.is_temporary() => {
+            Err(error) if !error.is_temporary() && !is_foreign => {
                 record.surprises.push(format!("{}: {}", self.name, error.chain()));
             }
             Err(_) => {}

@@ -6,6 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use fastrand::Rng;
 use polylock_testkit::history::Section;
 
+use super::both::fleet::Step;
+
 /// The greatest number of handles that wait for a process.
 const MOST_OFFERS: usize = 8;
 
@@ -22,6 +24,8 @@ pub type Key = (String, u64);
 /// One hold. Times are those at which a client began or finished an operation.
 #[derive(Debug, Default)]
 pub struct HoldRecord {
+    /// The step of the processes that have it, if their fleet moves from one store to another.
+    pub step: Option<Step>,
     /// True once another process may have it.
     pub is_shared: bool,
     /// The time at which a client first ended it for all: by a release, a conversion, or a request to end it later.
@@ -70,6 +74,8 @@ pub struct Offer {
     pub text: String,
     /// The lock, and the token when the handle was made.
     pub key: Key,
+    /// The step of the processes that may adopt it: those that use the same stores.
+    pub step: Option<Step>,
 }
 
 impl Holds {
@@ -111,15 +117,17 @@ impl Holds {
 
     /// Offers a handle to all processes.
     pub fn offer(&mut self, offer: Offer) {
-        if self.offers.len() < MOST_OFFERS {
+        if self.offers.iter().filter(|other| other.step == offer.step).count() < MOST_OFFERS {
             self.offers.push(offer);
         }
     }
 
-    /// Takes a handle, most of the last ones. Sometimes it stays, for a further process.
-    pub fn take(&mut self, random: &mut Rng) -> Option<Offer> {
-        let last = self.offers.len().checked_sub(1)?;
-        let at = if random.bool() { last } else { random.usize(..=last) };
+    /// Takes a handle for a process in this step, most of the last ones. Sometimes it stays, for a further process.
+    pub fn take(&mut self, random: &mut Rng, step: Option<Step>) -> Option<Offer> {
+        let fitting = self.offers.iter().enumerate().filter(|(_, offer)| offer.step == step);
+        let fitting: Vec<usize> = fitting.map(|(at, _)| at).collect();
+        let last = fitting.len().checked_sub(1)?;
+        let at = fitting[if random.bool() { last } else { random.usize(..=last) }];
         Some(if random.u8(..4) == 0 { self.offers[at].clone() } else { self.offers.remove(at) })
     }
 

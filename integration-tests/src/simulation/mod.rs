@@ -16,6 +16,7 @@
 //! | [`mysql`] | the server of the real MySQL store |
 //! | [`redis`] | the servers of the real Redis and Redlock clients |
 //! | [`zookeeper`] | the ensemble of the real ZooKeeper store |
+//! | [`both`] | the servers of the transitional store, and the fleet that moves |
 //! | [`azure`] | the service of the real client of Azure Blob Storage |
 //! | [`record`](mod@record), [`timeline`] | the record of the clients; the readable events |
 //! | [`check`](mod@check), [`quiet`], [`violation`] | the promises; states of the store that last for too long; a broken promise |
@@ -23,6 +24,7 @@
 //! A further store has its [`servers`] and a variant in the plan.
 
 pub mod azure;
+pub mod both;
 pub mod check;
 pub mod clock;
 pub mod draws;

@@ -153,6 +153,7 @@ pub fn between(random: &mut Rng, ms: Range<u64>) -> Duration {
 fn servers(store: StoreKind, seed: u64) -> usize {
     match store {
         StoreKind::Queue | StoreKind::Mysql | StoreKind::Redis | StoreKind::Azure => 1,
+        StoreKind::Both => 2,
         StoreKind::Redlock => stream(seed, &[6]).choice([3, 5]).unwrap_or(3),
         StoreKind::Zookeeper => stream(seed, &[6]).choice([1, 3, 3]).unwrap_or(3),
     }
@@ -232,7 +233,9 @@ impl Plan {
     /// Returns true if a lease may last for [`LONG_LEASE`].
     #[must_use]
     pub const fn has_long_leases(&self) -> bool {
-        self.store.keeps_leases() && matches!(self.style, Style::Calm)
+        // A fleet waits until such leases have expired, so it makes fewer moves.
+        let is_too_long = matches!(self.store, StoreKind::Both) && self.seed.is_multiple_of(3);
+        self.store.keeps_leases() && matches!(self.style, Style::Calm) && !is_too_long
     }
 
     /// Returns a time of a run of this store, such as [`FAULTS_END`].
@@ -241,10 +244,12 @@ impl Plan {
         time * self.store.scale()
     }
 
-    /// Returns [`SETTLED`] or [`WORK_END`] of this run, before which all leases from the time of the faults have expired.
+    /// Returns [`SETTLED`] or [`WORK_END`] of this run, before which all leases from the time of the faults have expired, and those of the
+    /// processes that have moved.
     #[must_use]
     pub fn late_time(&self, time: Duration) -> Duration {
-        self.time(time) + if self.has_long_leases() { LONG_LEASE } else { Duration::ZERO }
+        let is_late = self.has_long_leases() || self.store == StoreKind::Both;
+        self.time(time) + if is_late { LONG_LEASE } else { Duration::ZERO }
     }
 
     /// Returns the time until which faults that begin before `now` have an effect.

@@ -157,6 +157,22 @@ pub enum Planted {
     AzureUnnoticedBreak,
     /// Azure: a restart of the service loses the leases.
     AzureLostState,
+    /// Both: the transitional store takes the old store alone.
+    BothOldAlone,
+    /// Both: the transitional store takes the new store alone.
+    BothNewAlone,
+    /// Both: the store with the smaller token does not continue after the greater one.
+    BothUnraisedToken,
+    /// Both: the second of two holders with equal tokens keeps its token.
+    BothEqualTokens,
+    /// Both: a renewal counts although the new store has lost the hold, or has not answered.
+    BothHalfRenewal,
+    /// Both: a request that waits in the old store keeps its entry in the new one alive.
+    BothKeptEntry,
+    /// Both: a break by token ends a request that waits, by the token of its hold in the old store.
+    BothBrokenWaiter,
+    /// Both: the fleet moves from one store to the other at once.
+    BothSkippedStep,
 }
 
 impl Planted {
@@ -240,6 +256,14 @@ impl Planted {
             | P::AzureEarlyBreak
             | P::AzureUnnoticedBreak
             | P::AzureLostState => StoreKind::Azure,
+            P::BothOldAlone
+            | P::BothNewAlone
+            | P::BothUnraisedToken
+            | P::BothEqualTokens
+            | P::BothHalfRenewal
+            | P::BothKeptEntry
+            | P::BothBrokenWaiter
+            | P::BothSkippedStep => StoreKind::Both,
         }
     }
 
@@ -261,6 +285,13 @@ impl Planted {
             Self::CoreReleasedElsewhere => Bug::ReleasedElsewhere,
             Self::CoreImpatientSlot => Bug::ImpatientSlot,
             Self::RedisForgottenClaim => Bug::ForgottenClaim,
+            Self::BothOldAlone => Bug::OldStoreAlone,
+            Self::BothNewAlone => Bug::NewStoreAlone,
+            Self::BothUnraisedToken => Bug::UnraisedToken,
+            Self::BothEqualTokens => Bug::EqualTokens,
+            Self::BothHalfRenewal => Bug::HalfRenewal,
+            Self::BothKeptEntry => Bug::KeptEntry,
+            Self::BothBrokenWaiter => Bug::BrokenWaiter,
             _ => return None,
         })
     }

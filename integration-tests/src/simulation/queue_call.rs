@@ -73,6 +73,8 @@ pub enum Call {
     },
     /// Returns the locks with names that begin with this text.
     List(String),
+    /// Makes all later tokens greater than this one.
+    Raise(FencingToken),
     /// Draws a number: the first call of a client, and a token for the planted bug.
     Draw,
 }
@@ -107,7 +109,7 @@ pub enum Reply {
     OtherToken(FencingToken),
     /// The locks; for a break, the one with the holders that were broken.
     Locks(Vec<LockStatus>),
-    /// A number.
+    /// A number; for a raise, the last one that was drawn before it.
     Drawn(u64),
 }
 
@@ -125,6 +127,7 @@ impl fmt::Display for Call {
                 write!(f, "breaks {:?} of {name}, force: {}", order.targets, order.force)
             }
             Self::List(prefix) => write!(f, "lists {prefix}"),
+            Self::Raise(to) => write!(f, "raises its tokens to {to}"),
             Self::Draw => f.write_str("draws a number"),
         }
     }

@@ -14,7 +14,7 @@ use async_trait::async_trait;
 use polylock_core::{
     Backend, BreakOrder, Capabilities, ClaimOutcome, Clock, Conversion, ConversionOutcome, Convert, Entry,
     Error, Fault, FencingToken, Grant, Inspect, KeepAlive, LockName, LockStatus, Moment, Notifications,
-    Operation, Park, PerRuntime, QueuePosition, Release, Request, RequestId, Result, SystemClock,
+    Operation, Park, PerRuntime, QueuePosition, RaiseToken, Release, Request, RequestId, Result, SystemClock,
     Unavailable, Wake, requests::RequestTable, server_clock::ServerClock, sync::lock, wakeups::Wakeups,
 };
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
@@ -342,6 +342,18 @@ impl Convert for QueueClient {
             Reply::OtherToken(token) => Ok(ConversionOutcome::OtherToken(token)),
             Reply::Lost(reason) => Ok(ConversionOutcome::Lost(reason)),
             _ => Err(unavailable(Operation::Convert, "unexpected reply")),
+        }
+    }
+}
+
+#[async_trait]
+impl RaiseToken for QueueClient {
+    async fn raise(&self, request: &Request, to: FencingToken) -> Result<FencingToken> {
+        // The reply to a second copy may count `to` as drawn, which costs another number and no promise.
+        match self.call(Operation::Claim, timeout(request), || Call::Raise(to)).await?.0 {
+            Reply::Drawn(last) => FencingToken::new(last)
+                .ok_or_else(|| unavailable(Operation::Claim, "no token was drawn before the raise")),
+            _ => Err(unavailable(Operation::Claim, "unexpected reply")),
         }
     }
 }

@@ -171,6 +171,11 @@ impl QueueServer {
                 self.break_holds(&mut state, now, &name, &order, expires_us)
             }
             Call::List(prefix) => Reply::Locks(state.list(now, &prefix)),
+            Call::Raise(to) => {
+                let last = state.last;
+                state.last = last.max(to.get());
+                Reply::Drawn(last)
+            }
             Call::Draw => Reply::Drawn(state.draw()),
         };
         let mut notifications = std::mem::take(&mut state.notifications);
@@ -333,22 +338,35 @@ impl QueueServer {
     /// Returns the time at which the hold of `name` with `token` expires, unless it was renewed later; `None` if it has ended.
     #[must_use]
     pub fn expires(&self, name: &LockName, token: FencingToken) -> Option<i64> {
+        self.expiry_of(name, |entry| entry.token == Some(token.get()))
+    }
+
+    /// The same for the hold of this request.
+    #[must_use]
+    pub fn expires_for(&self, name: &LockName, request: RequestId) -> Option<i64> {
+        self.expiry_of(name, |entry| entry.request.id == request)
+    }
+
+    fn expiry_of(&self, name: &LockName, is_it: impl Fn(&Entry) -> bool) -> Option<i64> {
         let state = lock(&self.state);
-        let holds = |entry: &&Entry| entry.queue_entry.held && entry.token == Some(token.get());
+        let holds = |entry: &&Entry| entry.queue_entry.held && is_it(entry);
         Some(state.locks.get(name)?.iter().find(holds)?.expires_us)
     }
 
-    /// Returns the live entries at `now`.
+    /// Returns the live entries at `now`, with their requests.
     #[must_use]
-    pub fn live(&self, now: i64) -> Vec<LiveEntry> {
+    pub fn live(&self, now: i64) -> Vec<(Arc<Request>, LiveEntry)> {
         let state = lock(&self.state);
         let live = state.locks.iter().flat_map(|(name, entries)| {
             let live: Vec<Entry> = entries.iter().filter(|entry| entry.expires_us > now).cloned().collect();
-            let entry = |entry: &Entry| LiveEntry {
-                name: name.clone(),
-                token: entry.token.filter(|_| entry.queue_entry.held),
-                is_free_to_go: !entry.queue_entry.held && !is_blocked(&live, entry.queue_entry),
-                owner: Some(entry.request.owner.as_str().to_owned()),
+            let entry = |entry: &Entry| {
+                let live = LiveEntry {
+                    name: name.clone(),
+                    token: entry.token.filter(|_| entry.queue_entry.held),
+                    is_free_to_go: !entry.queue_entry.held && !is_blocked(&live, entry.queue_entry),
+                    owner: Some(entry.request.owner.as_str().to_owned()),
+                };
+                (entry.request.clone(), live)
             };
             live.iter().map(entry).collect::<Vec<_>>()
         });

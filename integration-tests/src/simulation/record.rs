@@ -10,6 +10,7 @@ use polylock_core::{LockName, Mode};
 use polylock_testkit::history::Section;
 
 use super::{
+    both::fleet::Step,
     holds::{Holds, Key},
     live_entry::LiveEntry,
 };
@@ -30,8 +31,9 @@ pub struct Record {
     pub holds: Holds,
     /// The breaks of all that a lock has: the lock, the time at which it was requested, and that of the reply, which is late at first.
     pub breaks: Vec<(&'static str, Range<u64>)>,
-    /// The breaks by token in Azure: the lock, and the time from the request to the reply. A lease shows the grant before it until its own is
-    /// written, so a break of that one, which has ended, ends the lease: the service tells nobody whose lease it is.
+    /// The breaks by token that may end another hold: the lock, and the time from the request to the reply. In Azure, a lease shows the grant
+    /// before it until its own is written, so a break of that one, which has ended, ends the lease: the service tells nobody whose lease it
+    /// is. A transitional store may show the token that a hold has in one of the two stores while it begins or ends.
     pub misled: Vec<(String, Range<u64>)>,
     /// The holds that were marked as broken: the lock, the token, and the time.
     pub broken: Vec<(String, u64, u64)>,
@@ -66,6 +68,8 @@ pub struct Attempt {
     pub tokens: BTreeSet<u64>,
     /// The clients that convert it at present.
     pub converting: BTreeSet<String>,
+    /// The time at which a client first began to convert it.
+    pub converted_since: Option<u64>,
     /// True once a client has released it, or has requested its end.
     pub is_ended: bool,
 }
@@ -196,10 +200,12 @@ impl Record {
         // The store may have granted it long before its client received it.
         let first = self.sections_of(&key.0, key.1).min_by_key(|section| section.acquired);
         let (invoked, acquired) = first.map_or((0, u64::MAX), |section| (section.invoked, section.acquired));
+        let is_of_both = self.holds.get(key).is_some_and(|hold| hold.step == Some(Step::Both));
+        let until = if is_of_both { now } else { acquired };
         let is_misled = self
             .misled
             .iter()
-            .any(|(lock, asked)| *lock == key.0 && asked.start < acquired && asked.end > invoked);
+            .any(|(lock, asked)| *lock == key.0 && asked.start < until && asked.end > invoked);
         if !is_misled && !self.may_be_broken(key, invoked) {
             let what =
                 format!("innocent hold: token {} of {} was broken, which nobody has asked for", key.1, key.0);

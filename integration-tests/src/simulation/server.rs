@@ -6,13 +6,13 @@ use std::{
 };
 
 use fastrand::Rng;
-use polylock_core::{FencingToken, LockName, RequestId, Store, sync::lock, wakeups::Wakeups};
+use polylock_core::{FencingToken, LockName, Request, RequestId, Store, sync::lock, wakeups::Wakeups};
 
 use super::{
     clock::WallClock,
     live_entry::LiveEntry,
     network::{Network, Way},
-    plan::{Plan, Planted, Style, stream},
+    plan::{PROCESSES, Plan, Planted, Style, stream},
     queue_call::{Call, Reply},
     queue_client::{Endpoint, QueueClient, ReplySender},
     queue_server::{GrantRecord, QueueServer},
@@ -28,6 +28,10 @@ const CLOCK_SPREAD: u64 = 200_000_000_000;
 /// The server, and its state.
 #[derive(Debug)]
 pub struct Server {
+    /// Its number in the run, which has its links.
+    number: usize,
+    /// Its name in the timeline.
+    name: &'static str,
     time: Arc<Time>,
     clock: WallClock,
     network: Arc<Network>,
@@ -55,19 +59,22 @@ struct State {
 }
 
 impl Server {
-    /// Creates the server of `plan`, which is up.
+    /// Creates the server of `plan` with this number and name, which is up.
     #[must_use]
     pub fn new(
         plan: &Plan,
+        (number, name): (usize, &'static str),
         (time, network, timeline): (Arc<Time>, Arc<Network>, Arc<Timeline>),
     ) -> Arc<Self> {
+        // Each server has random numbers of its own.
+        let random = |part| stream(plan.seed, &[part + 10 * number as u64]);
         let clock = match plan.style {
             Style::Busy => WallClock::exact(time.clone()),
-            Style::Calm => WallClock::draw_within(time.clone(), &mut stream(plan.seed, &[9]), CLOCK_SPREAD),
+            Style::Calm => WallClock::draw_within(time.clone(), &mut random(9), CLOCK_SPREAD),
         };
         let (locks, planted) = (QueueServer::new(plan.planted), plan.planted);
         let state = State {
-            random: stream(plan.seed, &[8]),
+            random: random(8),
             refuses_until: 0,
             is_down: false,
             is_paused: false,
@@ -76,7 +83,17 @@ impl Server {
             late_estimates: Vec::new(),
             wakeups: BTreeMap::new(),
         };
-        Arc::new(Self { time, clock, network, timeline, locks, planted, state: Mutex::new(state) })
+        Arc::new(Self {
+            number,
+            name,
+            time,
+            clock,
+            network,
+            timeline,
+            locks,
+            planted,
+            state: Mutex::new(state),
+        })
     }
 
     fn receive(&self, link: usize, call: Call, sender: ReplySender) {
@@ -96,12 +113,13 @@ impl Server {
         let sent = self.timeline.is_recorded().then(|| call.to_string());
         let (reply, notifications) = self.locks.execute(now, call);
         if let Some(call) = sent {
-            self.timeline.note("server", || format!("p{link} {call}: {reply}"));
+            self.timeline.note(self.name, || format!("p{} {call}: {reply}", link % PROCESSES));
         }
         self.network.send(link, Way::Back, move || drop(sender.send((now, reply))));
         for (subscriber, handover) in notifications {
-            self.timeline.note("server", || {
-                format!("grants token {} to a waiter of p{}", handover.grant.token, subscriber.link)
+            self.timeline.note(self.name, || {
+                let process = subscriber.link % PROCESSES;
+                format!("grants token {} to a waiter of p{process}", handover.grant.token)
             });
             self.network.send(subscriber.link, Way::Back, move || subscriber.wakeups.deliver(handover));
         }
@@ -117,7 +135,7 @@ impl Endpoint for Server {
             && *earliest_us > self.clock.now_us()
         {
             let what =
-                format!("clock: a claim of p{link} counts from a time after that of the server's clock");
+                format!("clock: a claim on link {link} counts from a time after that of the server's clock");
             lock(&self.state).late_estimates.push((self.time.now(), what));
         }
         let server = self.clone();
@@ -125,15 +143,73 @@ impl Endpoint for Server {
     }
 }
 
+impl Server {
+    /// Returns the live entries, with their requests.
+    #[must_use]
+    pub fn requests(&self) -> Vec<(Arc<Request>, LiveEntry)> {
+        self.locks.live(self.clock.now_us())
+    }
+
+    /// Returns the time of the run at which the hold of this request expires, unless it was renewed later; `None` if it has ended.
+    #[must_use]
+    pub fn expires_for(&self, name: &LockName, request: RequestId) -> Option<u64> {
+        self.locks.expires_for(name, request).map(|us| self.clock.to_run(us))
+    }
+
+    /// Returns the broken promises that the server knows of, at the end of a run. A grant for which `needs_no_release` returns true may have
+    /// no release.
+    #[must_use]
+    pub fn violations_with(
+        &self,
+        events: &Events<'_>,
+        needs_no_release: impl Fn(&GrantRecord) -> bool,
+    ) -> Vec<Violation> {
+        let (state, mut violations) = (lock(&self.state), Vec::new());
+        let mut found = |at, kind, what| violations.push(Violation::new(at, kind, what));
+        let grants = self.locks.grants();
+        // A grant may expire before the process receives it, and the request is granted the lock again.
+        let held = grants.iter().filter(|grant| needs_no_release(grant)).map(|grant| grant.request.id);
+        let held: BTreeSet<_> = held.collect();
+        for GrantRecord { request, process: (link, life), token, at } in &grants {
+            let is_alive = events.lives[link % PROCESSES] == *life;
+            if is_alive && !held.contains(&request.id) && !state.releases.contains(&request.id) {
+                let what = format!("orphan: no client has token {token} of {}, or releases it", request.name);
+                found(self.clock.to_run(*at), "orphan", what);
+            }
+        }
+        for (at, name) in self.locks.late() {
+            let what = format!("a claim of {name} after its release has an effect");
+            found(self.clock.to_run(at), "late claim", what);
+        }
+        for (at, what) in &state.late_estimates {
+            found(*at, "clock", what.clone());
+        }
+        for (process, wakeups) in &state.wakeups {
+            if !wakeups.is_empty() {
+                found(self.time.now(), "leak", format!("leak: p{process} has registered waiters"));
+            }
+        }
+        violations
+    }
+}
+
 impl Servers for Server {
     fn open(self: Arc<Self>, (process, life): Life) -> Opening {
         Box::pin(async move {
-            let client = QueueClient::open(self.clone(), (process, life), self.planted);
+            let link = self.number * PROCESSES + process;
+            let client = QueueClient::open(self.clone(), (link, life), self.planted);
             lock(&self.state).wakeups.insert(process, client.wakeups());
             client.connect().await;
             let client = Arc::new(client);
-            Store::inspectable(client.clone()).parking(client.clone()).converting(client)
+            Store::inspectable(client.clone())
+                .parking(client.clone())
+                .converting(client.clone())
+                .raising(client)
         })
+    }
+
+    fn end_process(&self, process: usize) {
+        lock(&self.state).wakeups.remove(&process);
     }
 
     fn refuse(&self, _: usize, until: u64) {
@@ -170,37 +246,12 @@ impl Servers for Server {
     }
 
     fn live(&self) -> Vec<LiveEntry> {
-        self.locks.live(self.clock.now_us())
+        self.requests().into_iter().map(|(_, entry)| entry).collect()
     }
 
     fn violations(&self, events: &Events<'_>) -> Vec<Violation> {
-        let (state, mut violations) = (lock(&self.state), Vec::new());
-        let mut found = |at, kind, what| violations.push(Violation::new(at, kind, what));
-        let grants = self.locks.grants();
-        let was_held = |GrantRecord { request, token, .. }: &&GrantRecord| {
+        self.violations_with(events, |GrantRecord { request, token, .. }| {
             events.record.needs_no_release(&request.name, *token, request.owner.as_str())
-        };
-        // A grant may expire before the process receives it, and the request is granted the lock again.
-        let held: BTreeSet<_> = grants.iter().filter(was_held).map(|grant| grant.request.id).collect();
-        for GrantRecord { request, process: (number, life), token, at } in &grants {
-            let is_alive = events.lives[*number] == *life;
-            if is_alive && !held.contains(&request.id) && !state.releases.contains(&request.id) {
-                let what = format!("orphan: no client has token {token} of {}, or releases it", request.name);
-                found(self.clock.to_run(*at), "orphan", what);
-            }
-        }
-        for (at, name) in self.locks.late() {
-            let what = format!("a claim of {name} after its release has an effect");
-            found(self.clock.to_run(at), "late claim", what);
-        }
-        for (at, what) in &state.late_estimates {
-            found(*at, "clock", what.clone());
-        }
-        for (process, wakeups) in &state.wakeups {
-            if !wakeups.is_empty() {
-                found(self.time.now(), "leak", format!("leak: p{process} has registered waiters"));
-            }
-        }
-        violations
+        })
     }
 }

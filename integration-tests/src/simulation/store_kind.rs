@@ -15,13 +15,15 @@ pub enum StoreKind {
     Zookeeper,
     /// The real client of Azure Blob Storage, on a model of the service
     Azure,
+    /// Two models of a server with queues, between which a fleet moves one process at a time by way of the transitional store `both:`
+    Both,
 }
 
 impl StoreKind {
-    /// Returns true if one server keeps a lease for each hold.
+    /// Returns true if a server keeps a lease for each hold.
     #[must_use]
     pub const fn keeps_leases(self) -> bool {
-        matches!(self, Self::Queue | Self::Mysql | Self::Redis)
+        matches!(self, Self::Queue | Self::Mysql | Self::Redis | Self::Both)
     }
 
     /// Returns the factor of all times of a run: the shortest lease of Azure is one of 15 s.

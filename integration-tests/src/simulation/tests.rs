@@ -18,6 +18,7 @@ const STORES: &[StoreKind] = &[
     StoreKind::Redlock,
     StoreKind::Zookeeper,
     StoreKind::Azure,
+    StoreKind::Both,
 ];
 
 #[test]
@@ -72,6 +73,11 @@ fn azure_breaks_no_promise() {
 #[test]
 fn zookeeper_breaks_no_promise() {
     is_sound(StoreKind::Zookeeper);
+}
+
+#[test]
+fn both_breaks_no_promise() {
+    is_sound(StoreKind::Both);
 }
 
 /// The seeds of busy runs that have found bugs. Queue: a try that was taken over and then refused was not released. MySQL: of the waiters of a process, one
@@ -210,4 +216,12 @@ find! {
     finds_early_breaks_of_azure: AzureEarlyBreak,
     finds_unnoticed_breaks_of_azure: AzureUnnoticedBreak,
     finds_lost_state_of_azure: AzureLostState,
+    finds_transitions_to_the_old_store_alone: BothOldAlone,
+    finds_transitions_to_the_new_store_alone: BothNewAlone,
+    finds_unraised_tokens_of_transitions: BothUnraisedToken,
+    finds_equal_tokens_of_transitions: BothEqualTokens,
+    finds_half_renewals_of_transitions: BothHalfRenewal,
+    finds_kept_entries_of_transitions: BothKeptEntry,
+    finds_broken_waiters_of_transitions: BothBrokenWaiter,
+    finds_fleets_that_move_at_once: BothSkippedStep,
 }

@@ -19,10 +19,11 @@ use polylock_core::{
 use polylock_testkit::history::Section;
 
 use super::{
+    both::fleet::Place,
     clock::LocalClock,
     holds::{HoldRecord, Key},
     network::nanos,
-    plan::{MOST_LOCKS, Plan, StoreKind, Style, WORK_END, between},
+    plan::{MOST_LOCKS, Plan, StoreKind, Style, between},
     record::{Attempt, AttemptState, Kept, Loss, Record},
     servers::Servers,
     time::{MS, Time},
@@ -50,6 +51,8 @@ pub struct Client {
     pub name: String,
     /// Its process.
     pub process: usize,
+    /// The step of its process.
+    pub place: Place,
     /// The number of its attempts.
     pub attempts: u64,
     /// Its locks.
@@ -99,12 +102,12 @@ impl Wish {
 }
 
 impl Client {
-    /// Uses locks until [`WORK_END`].
+    /// Uses locks until it is to end.
     pub async fn run(mut self) {
         loop {
             let pause = self.between(0..100);
             self.sleep(pause).await;
-            if self.time.now() >= nanos(self.plan.late_time(WORK_END)) {
+            if self.is_to_end() {
                 return;
             }
             let name = NAMES[self.random.usize(..self.plan.locks)];
@@ -190,6 +193,7 @@ impl Client {
                 lock: String::new(),
                 tokens: BTreeSet::new(),
                 converting: BTreeSet::new(),
+                converted_since: None,
                 is_ended: false,
             };
             record.attempts.insert(owner.clone(), attempt);
@@ -433,6 +437,7 @@ impl Client {
     fn join(&self, section: Section, wish: &Wish) -> usize {
         let (now, record) = (self.time.now(), &mut *lock(&self.record));
         let key = (section.lock.clone(), section.token.unwrap_or_default());
+        record.holds.of(&key).step = self.place.step;
         if let Some(attempt) = record.attempts.get_mut(&wish.owner) {
             attempt.join(&self.name, &key, wish.ttl, now);
             attempt.tokens.insert(key.1);

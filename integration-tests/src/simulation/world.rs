@@ -18,6 +18,7 @@ use tokio::{
 
 use super::{
     azure::AzureServers,
+    both::{BothServers, fleet::Fleet},
     check,
     clock::LocalClock,
     live_entry::LiveEntry,
@@ -38,6 +39,8 @@ use super::{
     workload::Client,
     zookeeper::{self, ZookeeperServers},
 };
+
+mod moves;
 
 /// The time after a deadline within which a running process reports the loss.
 const TOLERANCE: Duration = Duration::from_millis(1);
@@ -103,6 +106,8 @@ struct World {
     timeline: Arc<Timeline>,
     machines: Vec<LocalClock>,
     nodes: Mutex<Vec<Node>>,
+    /// The processes as a fleet, if they move from one store to another.
+    fleet: Option<Arc<Fleet>>,
 }
 
 /// A process in its present life.
@@ -158,8 +163,10 @@ impl World {
         let network = Network::new(time.clone(), plan.seed, noisy_until, links, latencies, late);
         let timeline = Timeline::new(time.clone(), is_recorded);
         let parts = (time.clone(), network.clone(), timeline.clone());
+        let fleet = Fleet::draw(plan);
         let servers: Arc<dyn Servers> = match plan.store {
-            StoreKind::Queue => Server::new(plan, parts),
+            StoreKind::Queue => Server::new(plan, (0, "server"), parts),
+            StoreKind::Both => BothServers::new(plan, fleet.clone(), parts),
             StoreKind::Mysql => MySqlServers::new(plan, parts),
             StoreKind::Redis | StoreKind::Redlock => RedisServers::new(plan, parts),
             StoreKind::Zookeeper => ZookeeperServers::new(plan, parts),
@@ -176,6 +183,7 @@ impl World {
             timeline,
             machines,
             nodes: Mutex::default(),
+            fleet: (plan.store == StoreKind::Both).then_some(fleet),
         });
         *lock(&world.nodes) = (0..PROCESSES).map(|number| world.start(number, 0)).collect();
         for fault in &plan.faults {
@@ -186,6 +194,7 @@ impl World {
 
     /// Starts process `number` in its life `life`.
     fn start(&self, number: usize, life: u64) -> Node {
+        let place = self.fleet.as_ref().map(|fleet| fleet.begin((number, life))).unwrap_or_default();
         let clock = self.machines[number].clone();
         let surroundings = Surroundings::new(clock.clone(), &self.plan, (number, life), self.servers.clone());
         let process = Process::new(Handle::current(), Box::new(surroundings));
@@ -193,7 +202,7 @@ impl World {
             self.plan.clients.iter().filter(|client| client.process == number).copied().collect();
         let (plan, seed) = (self.plan.clone(), self.plan.seed);
         let ttl_ms = match plan.store {
-            StoreKind::Queue | StoreKind::Mysql | StoreKind::Redis => 200..2000,
+            StoreKind::Queue | StoreKind::Mysql | StoreKind::Redis | StoreKind::Both => 200..2000,
             StoreKind::Redlock => 400..2000,
             StoreKind::Zookeeper => 200..nanos(zookeeper::longest_lease(seed)) / MS,
             StoreKind::Azure => 1500..2000,
@@ -207,6 +216,7 @@ impl World {
             let client = |number_of_client: usize| Client {
                 name: format!("p{number}.{life}/c{number_of_client}"),
                 process: number,
+                place: place.clone(),
                 attempts: 0,
                 locks: locks.clone(),
                 servers: servers.clone(),
@@ -324,7 +334,12 @@ impl World {
         let (settled, end) = (self.plan.late_time(SETTLED), self.plan.late_time(RUN_END));
         // Busy runs have no quiet before.
         let quiet_from = if self.plan.style == Style::Busy { nanos(settled) } else { 0 };
-        while self.time.now() < nanos(end) && !lock(&self.nodes).iter().all(|node| node.work.is_finished()) {
+        let moving = self.fleet.clone().map(|fleet| tokio::spawn(self.clone().migrate(fleet)));
+        let has_ended = || {
+            moving.as_ref().is_none_or(JoinHandle::is_finished)
+                && lock(&self.nodes).iter().all(|node| node.work.is_finished())
+        };
+        while self.time.now() < nanos(end) && !has_ended() {
             self.time.sleep_until(self.time.now() + 100 * MS).await;
             violations.extend(self.shortened());
             if self.time.now() < quiet_from {

@@ -9,7 +9,8 @@ use async_trait::async_trait;
 
 use crate::{
     Backend, Capabilities, ClaimOutcome, Clock, FencingToken, Grant, KeepAlive, LostReason, QueueLease,
-    Release, Request, RequestId, Result, Store, SystemClock, Wake, requests::RequestTable, sync::lock,
+    Release, Request, RequestId, Result, Store, SystemClock, Wake, bug::Bug, process::has_bug,
+    requests::RequestTable, sync::lock,
 };
 
 use super::{order::OrderCheck, tokens::Tokens};
@@ -84,6 +85,9 @@ impl Backend for Both {
     }
 
     async fn claim(&self, request: &Request) -> Result<ClaimOutcome> {
+        if has_bug(Bug::NewStoreAlone) {
+            return self.new.claim(request).await;
+        }
         let old = match self.old.claim(request).await? {
             ClaimOutcome::Granted(grant) => grant,
             ClaimOutcome::Queued(position) => {
@@ -95,6 +99,9 @@ impl Backend for Both {
                 ));
             }
         };
+        if has_bug(Bug::OldStoreAlone) {
+            return Ok(ClaimOutcome::Granted(old));
+        }
         if let Some(Record::WaitsInOld) = self.recorded(request) {
             // From now on, a keep-alive must extend the entry in the new store, too.
             self.record(request, Record::WaitsInNew);
@@ -189,7 +196,9 @@ impl Both {
         let mut records = self.records();
         for request in requests {
             records.extend(&request.id, request.obsolete_at(now));
-            if let Some(Record::WaitsInOld) = records.get(&request.id) {
+            if let Some(Record::WaitsInOld) = records.get(&request.id)
+                && !has_bug(Bug::KeptEntry)
+            {
                 skipped.insert(request.id);
             } else {
                 in_new.push(request.clone());
@@ -218,6 +227,11 @@ pub(super) fn together_released(old: Result<Release>, new: Result<Release>) -> R
 /// [`KeepAlive::Queued`], so one that holds the lock in the old store alone is reported as lost.
 fn together(old: KeepAlive, new: Option<KeepAlive>) -> KeepAlive {
     match (old, new) {
+        (KeepAlive::Held { lease, .. }, Some(KeepAlive::Lost(_) | KeepAlive::Unknown))
+            if has_bug(Bug::HalfRenewal) =>
+        {
+            KeepAlive::Held { lease, terms: None }
+        }
         (KeepAlive::Lost(old), Some(KeepAlive::Lost(new))) => KeepAlive::Lost(reason(old, new)),
         (KeepAlive::Lost(reason), _) => KeepAlive::Lost(reason),
         (KeepAlive::Queued, _) => KeepAlive::Queued,

@@ -7,7 +7,10 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use async_trait::async_trait;
 
-use crate::{BreakOrder, ConfigError, Entry, FencingToken, Inspect, LockName, LockStatus, Result};
+use crate::{
+    BreakOrder, ConfigError, Entry, FencingToken, Inspect, LockName, LockStatus, Result, bug::Bug,
+    process::has_bug,
+};
 
 #[derive(Debug)]
 pub(super) struct InspectBoth {
@@ -44,22 +47,51 @@ impl Inspect for InspectBoth {
     async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>> {
         let (old, new) = tokio::join!(self.old.inspect(name), self.new.inspect(name));
         let (in_old, in_new) = targets(order, old?, new?)?;
-        let breaking = async |store: &Arc<dyn Inspect>, targets: Vec<_>| match targets.is_empty() {
-            true => Ok(Vec::new()),
-            false => store.break_lock(name, &BreakOrder { targets, ..order.clone() }).await,
-        };
         // A break in one store alone ends a hold in both: its holder releases the other one. Neither failure hides the other break.
-        let (old, new) = tokio::join!(breaking(&self.old, in_old), breaking(&self.new, in_new));
+        let (old, new) =
+            tokio::join!(broken(&self.old, name, order, &in_old), broken(&self.new, name, order, &in_new));
         let status = |holders| LockStatus::new(name.clone(), holders, vec![]);
         Ok(merged(status(old?), status(new?)).holders)
     }
 }
 
-/// The targets of a break in one store.
-type Targets = Vec<Option<FencingToken>>;
+/// Breaks the targets of `order` in one store, and returns their entries as the break names them.
+async fn broken(
+    store: &Arc<dyn Inspect>,
+    name: &LockName,
+    order: &BreakOrder,
+    targets: &[Target],
+) -> Result<Vec<Entry>> {
+    if targets.is_empty() {
+        return Ok(Vec::new());
+    }
+    let own = targets.iter().map(|target| target.own).collect();
+    let mut broken = store.break_lock(name, &BreakOrder { targets: own, ..order.clone() }).await?;
+    for holder in &mut broken {
+        let target = targets.iter().find(|target| target.own == holder.token);
+        holder.token = target.map_or(holder.token, |target| target.shown);
+    }
+    Ok(broken)
+}
 
-/// Returns the tokens that the targets of `order` have in the old store, and in the new one. The token of a hold is the greater one of the two,
-/// as [`merged`] shows it.
+/// The targets of a break in one store.
+type Targets = Vec<Target>;
+
+/// A hold that is to be broken in one store.
+#[derive(Debug)]
+struct Target {
+    /// Its token in this store.
+    own: Option<FencingToken>,
+    /// The token by which the break names it.
+    shown: Option<FencingToken>,
+}
+
+/// Returns the targets of `order` in the old store, and in the new one. The token of a hold is the greater one of the two, as [`merged`] shows
+/// it.
+///
+/// 1. P holds the lock in the new store alone, with token 5, and releases it.
+/// 2. Q draws 5 of the old store, and waits in the new one behind R.
+/// 3. A break names 5, which someone has seen while P had the lock. Q was shown as a waiter, without a token, so it is no target.
 ///
 /// # Errors
 /// If a target is the token of several holds: the numbers of the two stores have nothing to do with each other.
@@ -74,27 +106,26 @@ fn targets(order: &BreakOrder, old: LockStatus, new: LockStatus) -> Result<(Targ
         if !order.is_target(entry.token.max(other)) {
             continue;
         }
-        shown.push(entry.token.max(other));
+        let token = entry.token.max(other);
+        shown.push(token);
         // Of several holds of an owner with one label it is not known which belong together. The break of one in either store ends it: its
         // holder releases the other one.
         if is_certain || entry.token > other {
-            in_new.push(entry.token);
+            in_new.push(Target { own: entry.token, shown: token });
         }
         if is_certain || entry.token <= other {
-            in_old.extend(same.map(|same| same.token));
+            in_old.extend(same.map(|same| Target { own: same.token, shown: token }));
         }
     }
-    // A request with the old store's lock that waits in the new store is no holder yet, and its number has been shown to nobody.
-    for entry in &new.waiters {
-        take_same(&mut old, entry);
-    }
-    let alone = old.into_iter().map(|entry| entry.token).filter(|token| order.is_target(*token));
-    for token in alone {
+    let waits = |entry: &Entry| count_same(&old, entry) <= count_same(&new.waiters, entry);
+    let alone = old.iter().filter(|entry| has_bug(Bug::BrokenWaiter) || !waits(entry));
+    for token in alone.map(|entry| entry.token).filter(|token| order.is_target(*token)) {
         shown.push(token);
-        in_old.push(token);
+        in_old.push(Target { own: token, shown: token });
     }
     // Core names the token of each of them to break all holds.
-    let count = |tokens: &Targets, token| tokens.iter().filter(|other| **other == token).count();
+    let count =
+        |tokens: &[Option<FencingToken>], token| tokens.iter().filter(|other| **other == token).count();
     match shown.iter().find(|token| count(&shown, **token) > count(&order.targets, **token)) {
         Some(Some(token)) => {
             let problem = format!(

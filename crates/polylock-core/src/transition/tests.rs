@@ -289,6 +289,76 @@ async fn a_break_names_its_target_in_both_stores() {
     }
 }
 
+/// 1. P holds the lock in the new store alone, with a token that the old store draws for Q after that.
+/// 2. Q waits in the new store, behind P or behind another one.
+/// 3. A break names the token of P: it must not end Q, which was shown as a waiter.
+#[tokio::test]
+async fn a_break_ends_no_request_that_waits_in_the_new_store() {
+    for has_ended in [false, true] {
+        let Stores { old, new, both } = stores();
+        let [p, q, other] = ["p", "q", "other"].map(|owner| {
+            let mut request = request(Mode::Exclusive);
+            request.owner = crate::OwnerId::new(owner).unwrap();
+            request
+        });
+        let seen = held(&new, &p).await.token;
+        if has_ended {
+            released(&new, &p).await;
+            held(&new, &other).await;
+        }
+        queued(&both, &q).await;
+        let in_old = old.inspect.as_ref().unwrap().inspect(&q.name).await.unwrap();
+        assert_eq!(in_old.holders[0].token, Some(seen), "the old store has drawn the same token");
+        let order = crate::BreakOrder::new(crate::BreakNotice::default(), [Some(seen)]);
+        let broken = both.inspect.as_ref().unwrap().break_lock(&q.name, &order).await.unwrap();
+        assert_eq!(broken.len(), usize::from(!has_ended), "{broken:?}");
+        assert!(broken.iter().all(|holder| holder.owner == p.owner), "{broken:?}");
+        assert!(matches!(kept(&old, &q).await, KeepAlive::Held { .. }));
+    }
+}
+
+/// A hold that is about to be released may be left in the store with the smaller token alone.
+#[tokio::test]
+async fn a_break_returns_the_token_that_it_names() {
+    let Stores { old, new, both } = stores();
+    for _ in 0..3 {
+        token(&new).await;
+    }
+    let holder = request(Mode::Exclusive);
+    let token = held(&both, &holder).await.token;
+    let inspect = InspectBoth {
+        old: old.inspect.clone().unwrap(),
+        new: Arc::new(Released { store: new.clone(), holder: holder.clone() }),
+    };
+    let order = crate::BreakOrder::new(crate::BreakNotice::default(), [Some(token)]);
+    let broken = crate::Inspect::break_lock(&inspect, &holder.name, &order).await.unwrap();
+    assert_eq!(broken.iter().map(|holder| holder.token).collect::<Vec<_>>(), [Some(token)]);
+}
+
+/// A store whose `holder` releases the lock between a look at it and a break.
+#[derive(Debug)]
+struct Released {
+    store: Store,
+    holder: Request,
+}
+
+#[async_trait]
+impl crate::Inspect for Released {
+    async fn inspect(&self, name: &LockName) -> Result<crate::LockStatus> {
+        let status = self.store.inspect.as_ref().unwrap().inspect(name).await;
+        released(&self.store, &self.holder).await;
+        status
+    }
+
+    async fn list(&self, _: &str) -> Result<Vec<crate::LockStatus>> {
+        Ok(Vec::new())
+    }
+
+    async fn break_lock(&self, name: &LockName, order: &crate::BreakOrder) -> Result<Vec<crate::Entry>> {
+        self.store.inspect.as_ref().unwrap().break_lock(name, order).await
+    }
+}
+
 /// 1. Two readers with one owner and label hold the lock, in different orders in the two stores.
 /// 2. A break names the token of the first one: it must not end the second.
 #[tokio::test]
@@ -316,27 +386,6 @@ async fn a_break_of_one_reader_ends_no_other_with_the_same_owner() {
         lost(&old, &other).await || lost(&new, &other).await,
     ];
     assert_eq!(broken, [true, false], "of the target and the other");
-}
-
-/// 1. A hold is shown with its token and ends.
-/// 2. A waiter of the new store has got the old store's lock, with the same number by chance.
-/// 3. The break that names the hold of step 1 arrives: it must not end the waiter's request.
-#[tokio::test]
-async fn a_break_ends_no_request_that_still_waits_in_the_new_store() {
-    let Stores { old, new, both } = stores();
-    let (mut holder, mut waiter) = (request(Mode::Exclusive), request(Mode::Exclusive));
-    holder.owner = crate::OwnerId::new("holder").unwrap();
-    waiter.owner = crate::OwnerId::new("waiter").unwrap();
-    let ended = token(&new).await;
-    held(&new, &holder).await;
-    queued(&both, &waiter).await;
-    let in_old = old.inspect.as_ref().unwrap().inspect(&waiter.name).await.unwrap().holders;
-    assert_eq!(in_old[0].token, Some(ended));
-    let order = crate::BreakOrder::new(crate::BreakNotice::default(), [Some(ended)]);
-    let broken = both.inspect.as_ref().unwrap().break_lock(&waiter.name, &order).await.unwrap();
-    assert_eq!(broken, []);
-    released(&new, &holder).await;
-    held(&both, &waiter).await;
 }
 
 /// Two holds, each with the greater token in another store, are shown with one token: a break by it is refused.
