@@ -43,8 +43,6 @@ pub enum Bug {
     EqualTokens,
     /// A renewal by a transitional store counts although the new store has lost the hold, or has not replied.
     HalfRenewal,
-    /// A transitional store keeps the entry in the new store alive while its request waits in the old one.
-    KeptEntry,
     /// A break in both stores ends requests that wait in the new one, by the tokens of their holds in the old one.
     BrokenWaiter,
     /// A store forgets the late claims of a request with the first attempt of its release, even if that fails.

@@ -167,8 +167,6 @@ pub enum Planted {
     BothEqualTokens,
     /// Both: a renewal counts although the new store has lost the hold, or has not answered.
     BothHalfRenewal,
-    /// Both: a request that waits in the old store keeps its entry in the new one alive.
-    BothKeptEntry,
     /// Both: a break by token ends a request that waits, by the token of its hold in the old store.
     BothBrokenWaiter,
     /// Both: the fleet moves from one store to the other at once.
@@ -261,7 +259,6 @@ impl Planted {
             | P::BothUnraisedToken
             | P::BothEqualTokens
             | P::BothHalfRenewal
-            | P::BothKeptEntry
             | P::BothBrokenWaiter
             | P::BothSkippedStep => StoreKind::Both,
         }
@@ -290,7 +287,6 @@ impl Planted {
             Self::BothUnraisedToken => Bug::UnraisedToken,
             Self::BothEqualTokens => Bug::EqualTokens,
             Self::BothHalfRenewal => Bug::HalfRenewal,
-            Self::BothKeptEntry => Bug::KeptEntry,
             Self::BothBrokenWaiter => Bug::BrokenWaiter,
             _ => return None,
         })

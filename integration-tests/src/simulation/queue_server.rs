@@ -338,18 +338,15 @@ impl QueueServer {
     /// Returns the time at which the hold of `name` with `token` expires, unless it was renewed later; `None` if it has ended.
     #[must_use]
     pub fn expires(&self, name: &LockName, token: FencingToken) -> Option<i64> {
-        self.expiry_of(name, |entry| entry.token == Some(token.get()))
+        self.expires_of(name, |_, other| other == token.get())
     }
 
-    /// The same for the hold of this request.
-    #[must_use]
-    pub fn expires_for(&self, name: &LockName, request: RequestId) -> Option<i64> {
-        self.expiry_of(name, |entry| entry.request.id == request)
-    }
-
-    fn expiry_of(&self, name: &LockName, is_it: impl Fn(&Entry) -> bool) -> Option<i64> {
+    /// The same for the hold whose request and token are chosen by `is_it`.
+    pub fn expires_of(&self, name: &LockName, is_it: impl Fn(RequestId, u64) -> bool) -> Option<i64> {
         let state = lock(&self.state);
-        let holds = |entry: &&Entry| entry.queue_entry.held && is_it(entry);
+        let holds = |entry: &&Entry| {
+            entry.queue_entry.held && entry.token.is_some_and(|token| is_it(entry.request.id, token))
+        };
         Some(state.locks.get(name)?.iter().find(holds)?.expires_us)
     }
 

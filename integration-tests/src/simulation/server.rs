@@ -150,10 +150,10 @@ impl Server {
         self.locks.live(self.clock.now_us())
     }
 
-    /// Returns the time of the run at which the hold of this request expires, unless it was renewed later; `None` if it has ended.
-    #[must_use]
-    pub fn expires_for(&self, name: &LockName, request: RequestId) -> Option<u64> {
-        self.locks.expires_for(name, request).map(|us| self.clock.to_run(us))
+    /// Returns the time of the run at which the hold of `name` expires whose request and token are chosen by `is_it`, unless it was renewed
+    /// later; `None` if it has ended.
+    pub fn expires_of(&self, name: &LockName, is_it: impl Fn(RequestId, u64) -> bool) -> Option<u64> {
+        self.locks.expires_of(name, is_it).map(|us| self.clock.to_run(us))
     }
 
     /// Returns the broken promises that the server knows of, at the end of a run. A grant for which `needs_no_release` returns true may have

@@ -221,7 +221,6 @@ find! {
     finds_unraised_tokens_of_transitions: BothUnraisedToken,
     finds_equal_tokens_of_transitions: BothEqualTokens,
     finds_half_renewals_of_transitions: BothHalfRenewal,
-    finds_kept_entries_of_transitions: BothKeptEntry,
     finds_broken_waiters_of_transitions: BothBrokenWaiter,
     finds_fleets_that_move_at_once: BothSkippedStep,
 }

@@ -14,6 +14,10 @@ use polylock_core::{Clock, Result, SystemClock};
 use super::plan::between;
 use crate::recipe::{Held, Wanted};
 
+/// The shortest time after which a hold is ended by a lease that ends then: the shortest lease. A process waits for a shorter time, and then
+/// releases the hold whatever token it has.
+pub const SHORTEST_PARK: Duration = Duration::from_millis(100);
+
 /// The way in which a client acquires.
 #[derive(Debug, Clone, Copy)]
 pub enum Way {

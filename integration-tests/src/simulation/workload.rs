@@ -28,7 +28,7 @@ use super::{
     servers::Servers,
     time::{MS, Time},
     timeline::Timeline,
-    ways::{End, Passing, Way, acquire, finish},
+    ways::{End, Passing, SHORTEST_PARK, Way, acquire, finish},
 };
 use crate::recipe::{Held, Recipe};
 
@@ -347,7 +347,8 @@ impl Client {
         };
         let (shortest, longest) = (time.max(min_hold(granted)), time.max(min_hold(acquired)));
         // The store may carry out the last renewal of the hold after its end.
-        (shortest, if longest.is_zero() { longest } else { longest.max(wish.ttl) })
+        let is_released = longest < SHORTEST_PARK && !matches!(end, End::LeaveToExpire);
+        (shortest, if is_released { longest } else { longest.max(wish.ttl) })
     }
 
     /// Records a loss that must have a reason, or is a violation by itself.
@@ -455,7 +456,7 @@ impl Client {
 
     /// Records that this client has left a hold. If that ends it for all, the store has it for `keeps` at most.
     pub fn leave(&self, key: &Key, is_end: bool, keeps: Duration, wish: &Wish) {
-        let is_park = is_end && !keeps.is_zero();
+        let is_park = is_end && keeps >= SHORTEST_PARK;
         let (now, record) = (self.time.now(), &mut *lock(&self.record));
         let Some(attempt) = record.attempts.get_mut(&wish.owner) else { return };
         // The end at a later time names the token, so a process that does not know of a conversion ends nothing with it.

@@ -196,9 +196,7 @@ impl Both {
         let mut records = self.records();
         for request in requests {
             records.extend(&request.id, request.obsolete_at(now));
-            if let Some(Record::WaitsInOld) = records.get(&request.id)
-                && !has_bug(Bug::KeptEntry)
-            {
+            if let Some(Record::WaitsInOld) = records.get(&request.id) {
                 skipped.insert(request.id);
             } else {
                 in_new.push(request.clone());

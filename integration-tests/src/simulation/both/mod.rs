@@ -129,18 +129,13 @@ impl Servers for BothServers {
 
     fn expires(&self, name: &LockName, token: FencingToken) -> Option<u64> {
         if let Some(request) = self.grants.request(name, token.get()) {
-            let [old, new] = [&self.old, &self.new].map(|server| server.expires_for(name, request));
+            let [old, new] =
+                [&self.old, &self.new].map(|server| server.expires_of(name, |other, _| other == request));
             return Some(old?.min(new?));
         }
         // A hold of a process with one store, whose token may be that of another hold in the other store.
-        let holds = |server: &Arc<Server>| {
-            let is_it = |(request, entry): &Known| {
-                entry.name == *name && entry.token == Some(token.get()) && !self.grants.contains(request.id)
-            };
-            let (request, _) = server.requests().into_iter().find(is_it)?;
-            server.expires_for(name, request.id)
-        };
-        holds(&self.old).or_else(|| holds(&self.new))
+        let is_it = |request, other| other == token.get() && !self.grants.contains(request);
+        self.old.expires_of(name, is_it).or_else(|| self.new.expires_of(name, is_it))
     }
 
     fn live(&self) -> Vec<LiveEntry> {
