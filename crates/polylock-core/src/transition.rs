@@ -16,7 +16,8 @@
 //!
 //! * **Exclusion**: a grant is returned only while both stores hold the lock for the request. Its lease is the shorter of the two.
 //! * **Tokens**: each grant has a greater token than every earlier grant, by whichever of two adjacent steps. The token is the greater of
-//!   those of the two stores, and the store with the smaller one is raised to it ([`RaiseToken`]) before the grant is returned.
+//!   those of the two stores, and the store with the smaller one is raised to it ([`RaiseToken`]) before the grant is returned. A lock that no
+//!   process of step 2 acquires keeps separate tokens in the two stores, so step 3 may begin with smaller ones than step 1 had.
 //! * **Order**: first come, first served among the processes of step 2. Beside those of step 1, the order is that of the old store. Beside
 //!   those of step 3, a request takes its place in the queue of the new store once the old one has granted it the lock.
 //! * **Capabilities** are the weaker ones of the two stores. If one of the two is unavailable, so is the transitional store. A request that
@@ -49,6 +50,12 @@
 //! 2. Q acquires the lock in the old store, and waits behind P in the new one.
 //! 3. P claims again, and waits behind Q in the old store. If it kept its entry in the new one alive, each would wait for the other.
 //!    So a request that waits in the old store is kept alive in that one alone, and its entry in the new one expires.
+//!
+//! **A break by a token of one store alone.**
+//! 1. P holds the lock in the new store alone, with the token 5, and is shown with it. It releases the lock.
+//! 2. Q draws 5 of the old store, and waits in the new one.
+//! 3. A break of 5 through both stores finds the hold of Q in the old one. Since Q waits in the new one, it is no target.
+//! 4. While Q has not yet reached the new store, or has just left it, it looks like a process of step 1, and the break ends its request.
 //!
 //! **A crash at any point** leaves at most entries that expire: a grant of the old store alone, of both, or a queue entry. A release goes to
 //! the new store first, then to the old one, so that the next request, which comes through the old store, finds the new one free.
