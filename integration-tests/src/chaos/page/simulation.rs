@@ -22,7 +22,8 @@ are stopped, late and lost as the seed says, and each process and server has a c
 Every second run is *busy*: leases are short, and faults happen at any time. The others are *calm*: faults come in bursts, and between them it is quiet.
 Clients use leases of up to ten seconds, set the shortest and the longest time of a hold, leave futures unpolled, and break locks; connections get stuck, and
 servers refuse calls. In the calm runs and in some of the busy ones, holds go from one process to another by their handles, with longer and shorter leases; they are converted,
-ended at a later time, released by a process that has not claimed them, and broken by tokens that someone has seen a while ago. ZooKeeper has no such holds. Each attempt has an owner of its own, so the checker knows who uses an entry in the store. From 1.5 s after the last fault on, an
+ended at a later time, released by a process that has not claimed them, and broken by tokens that someone has seen a while ago. ZooKeeper has no such holds. With `both:`, a fleet moves from one store
+to the other and back, as [the guide](migration.md) says, while some processes are killed instead of stopped. Each attempt has an owner of its own, so the checker knows who uses an entry in the store. From 1.5 s after the last fault on, an
 entry that nobody uses must be gone within a second (ZooKeeper: when its session has ended), a lock must not stay free while a request waits, and a hold must not
 be lost.
 
