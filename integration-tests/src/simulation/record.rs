@@ -72,6 +72,8 @@ pub struct Attempt {
     pub converted_since: Option<u64>,
     /// True once a client has released it, or has requested its end.
     pub is_ended: bool,
+    /// The last client that has done so. If its process is killed, the hold may last as long as its lease.
+    pub ended_by: Option<String>,
 }
 
 impl Attempt {
@@ -95,6 +97,7 @@ impl Attempt {
         self.users.remove(client);
         self.set(AttemptState::Over(keeps), now);
         self.is_ended = true;
+        self.ended_by = Some(client.to_owned());
     }
 
     /// Returns true if `client`, which has just been told this token, may not have the hold any more: another client has released it or

@@ -195,6 +195,7 @@ impl Client {
                 converting: BTreeSet::new(),
                 converted_since: None,
                 is_ended: false,
+                ended_by: None,
             };
             record.attempts.insert(owner.clone(), attempt);
         }

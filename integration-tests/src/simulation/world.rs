@@ -29,7 +29,7 @@ use super::{
     },
     process::Surroundings,
     quiet::Quiet,
-    record::Record,
+    record::{AttemptState, Record},
     redis::RedisServers,
     server::Server,
     servers::{Events, Servers},
@@ -324,6 +324,10 @@ impl World {
                 users.into_iter().partition(|user| user.starts_with(&prefix));
             attempt.users = living;
             let longest = attempt.longest;
+            let was_ending = attempt.ended_by.as_ref().is_some_and(|client| client.starts_with(&prefix));
+            if let (true, AttemptState::Over(keeps)) = (was_ending, &mut attempt.state) {
+                *keeps = longest.max(*keeps);
+            }
             dead.iter().for_each(|user| attempt.leave(user, longest, now));
         }
         record.waiting.retain(|(client, ..)| !client.starts_with(&prefix));
