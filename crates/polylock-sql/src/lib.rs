@@ -25,6 +25,8 @@ pub mod optimistic;
 pub mod pessimistic;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+#[cfg(feature = "simulation")]
+pub mod simulation;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 

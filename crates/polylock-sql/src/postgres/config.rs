@@ -219,6 +219,15 @@ impl Config {
         self
     }
 
+    /// Returns the options of the connection that receives notifications, or `None` if this process does not listen.
+    pub(super) fn listening(&self) -> Option<Source<PgConnectOptions>> {
+        match &self.listen {
+            Listen::Auto => Some(self.source.clone()),
+            Listen::Off => None,
+            Listen::At(options) => Some(self.source.with_options(PgConnectOptions::clone(options))),
+        }
+    }
+
     /// Returns the driver's options for connections of your own to the same database: with the user, the password and the certificates of
     /// the URL. Changes of [`credentials`](Self::credentials) are not included.
     #[must_use]

@@ -84,7 +84,7 @@ async fn open(config: Config) -> Result<Store> {
     prepare(&server, &config).await?;
     Ok(match pinned {
         Some(pinned) => pessimistic::open(&config, pinned, server).await,
-        None => LeaseBackend::open(PostgresDialect::new(&config, server)).await,
+        None => LeaseBackend::open(PostgresDialect::new(&config, server, config.listening())).await,
     })
 }
 

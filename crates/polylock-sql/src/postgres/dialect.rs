@@ -16,11 +16,11 @@ use polylock_core::{
     sync::lock,
     wakeups::{Handover, Waiter, WaiterId, Wakeups},
 };
-use sqlx::postgres::PgRow;
 
 use super::{
-    config::{Config, Durability, Listen},
+    config::{Config, Durability},
     listener::Listener,
+    push::PushDriver,
     statements::Statements,
 };
 use crate::engine::{
@@ -33,6 +33,7 @@ use crate::engine::{
         locks::{claim_arguments, packed},
         pool::Server,
     },
+    source::Source,
 };
 
 /// Without notifications each round is a query. Most of its time is spent in the network and in the server's queue, so a pause of
@@ -41,32 +42,39 @@ const POLL_INTERVAL: PollInterval =
     PollInterval { shortest: Duration::from_millis(2), longest: Duration::from_millis(100), min_ratio: 2 };
 
 /// The locks of one database, on the connections of one runtime.
-#[derive(Clone)]
-pub(super) struct PostgresDialect {
-    server: Server<sqlx::Postgres>,
+pub(super) struct PostgresDialect<DB: PushDriver> {
+    server: Server<DB>,
     capabilities: Capabilities,
     durable: bool,
     statements: Arc<Statements>,
-    listener: Arc<Listener>,
+    listener: Arc<Listener<DB>>,
     /// The names from which the next sweep continues: of holds, of waiters, of broken holds.
     sweep: Arc<Mutex<[Vec<u8>; 3]>>,
 }
 
-impl fmt::Debug for PostgresDialect {
+impl<DB: PushDriver> Clone for PostgresDialect<DB> {
+    fn clone(&self) -> Self {
+        self.on(self.server.clone())
+    }
+}
+
+impl<DB: PushDriver> fmt::Debug for PostgresDialect<DB> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Postgres").field("server", &self.server.endpoint()).finish_non_exhaustive()
     }
 }
 
-impl PostgresDialect {
-    pub(super) fn new(config: &Config, server: Server<sqlx::Postgres>) -> Self {
+impl<DB: PushDriver> PostgresDialect<DB> {
+    /// Returns the store. `listening` has the options of the connection that receives notifications, or `None` if this process does not
+    /// listen.
+    pub(super) fn new(config: &Config, server: Server<DB>, listening: Option<Source<DB::Options>>) -> Self {
         let statements = Statements::new(config);
         let durable = config.durability == Durability::Full;
         let mut capabilities = server.capabilities(durable);
-        if !matches!(config.listen, Listen::Off) {
+        if listening.is_some() {
             capabilities.notifications = Notifications::Pushed;
         }
-        let listener = Arc::new(Listener::new(config, server.clone(), &statements));
+        let listener = Arc::new(Listener::new(config, server.clone(), listening, &statements));
         Self {
             server,
             capabilities,
@@ -76,10 +84,22 @@ impl PostgresDialect {
             sweep: Arc::default(),
         }
     }
+
+    /// Returns the same store on other connections.
+    fn on(&self, server: Server<DB>) -> Self {
+        Self {
+            server,
+            capabilities: self.capabilities.clone(),
+            durable: self.durable,
+            statements: self.statements.clone(),
+            listener: self.listener.clone(),
+            sweep: self.sweep.clone(),
+        }
+    }
 }
 
 /// Reads a grant that a release has made, from a row of `release.sql`.
-fn read_handover(row: &PgRow) -> Result<Option<Handover>, sqlx::Error> {
+fn read_handover(row: &impl Columns) -> Result<Option<Handover>, sqlx::Error> {
     let fields = [row.int(0)?, row.int(1)?, row.int(2)?, row.int(3)?];
     Ok(Handover::new(fields.map(Option::unwrap_or_default)))
 }
@@ -90,18 +110,20 @@ fn pairs(names: HashMap<LockName, Vec<RequestId>>) -> Vec<(Vec<u8>, Vec<u8>)> {
     for (name, requests) in names {
         pairs.extend(requests.iter().map(|request| (bytes(&name).to_vec(), request.to_bytes().to_vec())));
     }
+    // A seed of the simulation reproduces its run only if no text depends on the order of a hash map.
+    pairs.sort_unstable();
     pairs
 }
 
 #[async_trait]
-impl Dialect for PostgresDialect {
+impl<DB: PushDriver> Dialect for PostgresDialect<DB> {
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
     }
 
     fn for_caller(&self) -> Option<Pin<Box<dyn Future<Output = Result<Self>> + Send>>> {
         let dialect = self.server.serves_callers().then(|| self.clone())?;
-        Some(Box::pin(async move { Ok(Self { server: dialect.server.for_caller().await?, ..dialect }) }))
+        Some(Box::pin(async move { Ok(dialect.on(dialect.server.for_caller().await?)) }))
     }
 
     fn has_connection(&self) -> bool {
@@ -250,7 +272,7 @@ impl Dialect for PostgresDialect {
             Arg::Int(modes.waiting),
             Arg::Bool(self.durable),
         ];
-        let read = |rows: Vec<PgRow>, _| convert::timed(conversion, &rows);
+        let read = |rows: Vec<DB::Row>, _| convert::timed(conversion, &rows);
         self.server.query_expiring(Operation::Convert, None, &self.statements.convert, &arguments, read).await
     }
 
@@ -270,7 +292,7 @@ impl Dialect for PostgresDialect {
         let mut names = lock(&self.sweep).clone();
         for (name, template) in names.iter_mut().zip(&self.statements.sweep) {
             let arguments = [Arg::Bytes(name), Arg::Int(SWEEP_ROWS)];
-            let read = |rows: &[PgRow]| rows.first().map_or(Ok(Vec::new()), |row| row.bytes(0));
+            let read = |rows: &[DB::Row]| rows.first().map_or(Ok(Vec::new()), |row| row.bytes(0));
             *name = self.server.query(Operation::Claim, template, &arguments, read).await?;
         }
         *lock(&self.sweep) = names;

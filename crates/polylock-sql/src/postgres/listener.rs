@@ -15,18 +15,15 @@ use std::{
 
 use backon::{BackoffBuilder, ExponentialBuilder};
 use polylock_core::{
-    Clock, HoldAlerts, Moment, Operation, RequestId, SystemClock,
+    Clock, Executor, HoldAlerts, Moment, Operation, RequestId, SystemClock,
     sync::lock,
     wakeups::{Handover, Wakeups},
 };
-use sqlx::{
-    ConnectOptions, Postgres,
-    postgres::{PgConnectOptions, PgListener, PgNotification, PgPoolOptions},
-};
-use tokio::{runtime::Handle, task::JoinHandle};
+use tokio::task::JoinHandle;
 
 use super::{
-    config::{Config, Listen},
+    config::Config,
+    push::{Notification, PushDriver},
     statements::Statements,
 };
 use crate::engine::{
@@ -56,13 +53,13 @@ const OWN_PAYLOAD: &str = "0";
 
 /// The listening connection, opened when a task waits or holds a lock for the first time, and kept from then on.
 #[derive(Debug)]
-pub(super) struct Listener {
+pub(super) struct Listener<DB: PushDriver> {
     /// The options of the connection, or `None` if this process does not listen.
-    source: Option<Source<PgConnectOptions>>,
-    context: Arc<ListenerContext>,
+    source: Option<Source<DB::Options>>,
+    context: Arc<ListenerContext<DB>>,
     task: Mutex<Task>,
-    /// The runtime of the I/O thread.
-    runtime: Handle,
+    /// The executor of the I/O thread.
+    executor: Executor,
 }
 
 #[derive(Debug, Default)]
@@ -73,12 +70,12 @@ struct Task {
 }
 
 #[derive(Debug)]
-struct ListenerContext {
+struct ListenerContext<DB: PushDriver> {
     channel: String,
     /// The channel for breaks, shared by all processes that use the same tables, or tables of the same name in another schema.
     break_channel: String,
     alerts: Arc<HoldAlerts>,
-    server: Server<Postgres>,
+    server: Server<DB>,
     notify: Template,
     self_tests: Background,
     broken: Template,
@@ -92,7 +89,7 @@ struct ListenerContext {
     own_received: AtomicU64,
 }
 
-impl Drop for Listener {
+impl<DB: PushDriver> Drop for Listener<DB> {
     fn drop(&mut self) {
         if let Some(task) = self.task.get_mut().unwrap_or_else(PoisonError::into_inner).running.take() {
             task.abort();
@@ -100,13 +97,14 @@ impl Drop for Listener {
     }
 }
 
-impl Listener {
-    pub(super) fn new(config: &Config, server: Server<Postgres>, statements: &Statements) -> Self {
-        let source = match &config.listen {
-            Listen::Auto => Some(config.source.clone()),
-            Listen::Off => None,
-            Listen::At(options) => Some(config.source.with_options(PgConnectOptions::clone(options))),
-        };
+impl<DB: PushDriver> Listener<DB> {
+    /// Creates it without a connection; `source` has the options of the connection, or `None` if this process does not listen.
+    pub(super) fn new(
+        config: &Config,
+        server: Server<DB>,
+        source: Option<Source<DB::Options>>,
+        statements: &Statements,
+    ) -> Self {
         // A name that no other process has: random, like the id of a request.
         let channel = format!("polylock_{}", hex(&RequestId::random().to_bytes()));
         let context = ListenerContext {
@@ -124,7 +122,7 @@ impl Listener {
             receiving: AtomicBool::new(false),
             own_received: AtomicU64::new(0),
         };
-        Self { source, context: Arc::new(context), task: Mutex::default(), runtime: Handle::current() }
+        Self { source, context: Arc::new(context), task: Mutex::default(), executor: Executor::current() }
     }
 
     /// Returns the receiver of broken locks, or `None` if this process does not listen.
@@ -146,7 +144,7 @@ impl Listener {
         let mut task = lock(&self.task);
         if task.running.is_none() {
             let listening = listen(source.clone(), self.context.clone(), wakeups.clone());
-            task.running = Some(self.runtime.spawn(async move {
+            task.running = Some(self.executor.spawn(async move {
                 SystemClock.sleep_until(SystemClock.now() + LISTEN_DELAY).await;
                 listening.await;
             }));
@@ -181,7 +179,7 @@ impl Listener {
             }
             if task.running.as_ref().is_none_or(JoinHandle::is_finished) {
                 let listening = listen(source.clone(), self.context.clone(), wakeups.clone());
-                task.running = Some(self.runtime.spawn(listening));
+                task.running = Some(self.executor.spawn(listening));
                 self.context.requested.store(true, Ordering::Release);
             }
             let due = task.last_check.is_none_or(|(when, _)| now.since(when) >= CHECK_INTERVAL);
@@ -198,7 +196,7 @@ impl Listener {
     }
 }
 
-impl ListenerContext {
+impl<DB: PushDriver> ListenerContext<DB> {
     fn is_receiving(&self) -> bool {
         self.receiving.load(Ordering::Acquire)
     }
@@ -212,20 +210,20 @@ impl ListenerContext {
         }
     }
 
-    fn on_notification(&self, notification: &PgNotification, wakeups: &Wakeups) {
-        if notification.channel() == self.break_channel {
+    fn on_notification(&self, Notification { channel, payload }: &Notification, wakeups: &Wakeups) {
+        if *channel == self.break_channel {
             // A payload that is not a lock name was not sent by polylock.
-            let name = unhex(0, notification.payload()).ok().and_then(rows::name);
+            let name = unhex(0, payload).ok().and_then(rows::name);
             if let Some(name) = name {
                 self.alerts.check(&name);
             }
             return;
         }
-        if notification.payload() == OWN_PAYLOAD {
+        if payload == OWN_PAYLOAD {
             self.own_received.fetch_add(1, Ordering::AcqRel);
             return;
         }
-        match Handover::parse(notification.payload()) {
+        match Handover::parse(payload) {
             Some(handover) => wakeups.deliver(handover),
             // Not a grant; it is always safe to wake every waiter.
             None => wakeups.notify_all(),
@@ -250,11 +248,11 @@ impl ListenerContext {
     /// Returns true if a pooler assigns a session to each transaction: then two connections that are open at the same time are in
     /// one session, or one of them is in two sessions. A `LISTEN` would remain in a session that the pooler lends to other
     /// programs. They would receive the notifications, which some drivers report as a broken connection.
-    async fn shares_sessions(&self, listener: &mut PgListener) -> Result<bool, sqlx::Error> {
-        let session = self.session.with::<Postgres>(&[]);
+    async fn shares_sessions(&self, listener: &mut DB::Listener) -> Result<bool, sqlx::Error> {
+        let session = self.session.with::<DB>(&[]);
         let mut known = None;
         for _ in 0..PROBES {
-            let rows = sqlx::raw_sql(session.clone()).fetch_all(&mut *listener).await?;
+            let rows = <DB as PushDriver>::fetch(listener, session.clone()).await?;
             let own = rows.first().map_or(Ok(None), |row| row.int(0))?;
             let other = self.server.query(Operation::Wait, &self.session, &[], |rows| {
                 rows.first().map_or(Ok(None), |row| row.int(0))
@@ -268,36 +266,37 @@ impl ListenerContext {
     }
 
     /// Listens until the connection is lost. The error states the cause.
-    async fn session(&self, source: &Source<PgConnectOptions>, wakeups: &Wakeups) -> Result<(), sqlx::Error> {
-        let pool = PgPoolOptions::new()
-            .max_connections(1)
-            .acquire_timeout(self.server.timeout)
-            .connect_lazy_with(source.next().await?.disable_statement_logging());
-        let mut listener = PgListener::connect_with(&pool).await?;
+    async fn session(&self, source: &Source<DB::Options>, wakeups: &Wakeups) -> Result<(), sqlx::Error> {
+        let mut listener = DB::listener(source.next().await?, self.server.timeout).await?;
         if self.shares_sessions(&mut listener).await? {
             return Err(sqlx::Error::Protocol("a pooler assigns a session to each transaction".into()));
         }
-        listener.listen_all([self.channel.as_str(), self.break_channel.as_str()]).await?;
+        DB::listen(&mut listener, [self.channel.as_str(), self.break_channel.as_str()]).await?;
         let before = self.own_received.load(Ordering::Acquire);
         self.notify_self().await;
         while self.own_received.load(Ordering::Acquire) == before {
-            let notification = tokio::time::timeout(FIRST_NOTIFICATION, listener.try_recv()).await;
+            let until = SystemClock.now() + FIRST_NOTIFICATION;
+            let notification = SystemClock.before(until, DB::next(&mut listener)).await;
             let notification =
-                notification.map_err(|_| sqlx::Error::Protocol("notifications do not arrive".into()))?;
+                notification.ok_or_else(|| sqlx::Error::Protocol("notifications do not arrive".into()))?;
             self.on_notification(&notification?.ok_or(sqlx::Error::WorkerCrashed)?, wakeups);
         }
         self.receiving.store(true, Ordering::Release);
         // Earlier notifications are not repeated, so every waiter claims again.
         wakeups.notify_all();
         self.find_broken().await;
-        while let Some(notification) = listener.try_recv().await? {
+        while let Some(notification) = DB::next(&mut listener).await? {
             self.on_notification(&notification, wakeups);
         }
         Ok(())
     }
 }
 
-async fn listen(source: Source<PgConnectOptions>, context: Arc<ListenerContext>, wakeups: Arc<Wakeups>) {
+async fn listen<DB: PushDriver>(
+    source: Source<DB::Options>,
+    context: Arc<ListenerContext<DB>>,
+    wakeups: Arc<Wakeups>,
+) {
     let pauses = || {
         let pauses = ExponentialBuilder::default().with_min_delay(Duration::from_millis(50));
         pauses.with_max_delay(MAX_PAUSE).without_max_times().with_jitter().build()

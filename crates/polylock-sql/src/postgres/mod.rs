@@ -7,6 +7,9 @@ mod driver_keys;
 mod error;
 mod listener;
 mod pessimistic;
+mod push;
+#[cfg(feature = "simulation")]
+pub mod simulation;
 mod statements;
 mod tables;
 

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fmt::Write};
 
 use polylock_core::{FencingToken, LockName, Mode};
-use polylock_sql::mysql::simulation::{Row, Value};
+use polylock_sql::simulation::{Row, Value};
 
 use super::{
     rows::{Watched, held, hex},

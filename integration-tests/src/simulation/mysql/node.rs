@@ -8,7 +8,7 @@ use std::{
 
 use fastrand::Rng;
 use polylock_core::sync::lock;
-use polylock_sql::mysql::simulation::{END, Row, encode};
+use polylock_sql::simulation::{END, Row, encode};
 
 use super::{
     database::Database,

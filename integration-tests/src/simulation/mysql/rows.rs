@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use polylock_sql::mysql::simulation::{Row, Value};
+use polylock_sql::simulation::{Row, Value};
 
 use super::statement::Argument;
 
