@@ -49,8 +49,10 @@ impl Client {
             self.offer(&handle, &wish.owner, key);
         }
         // The transitional store has no conversions, and each of its two stores has.
-        let can_convert = matches!(self.plan.store, StoreKind::Queue | StoreKind::Redis | StoreKind::Both)
-            && self.place.step != Some(Step::Both)
+        let can_convert = matches!(
+            self.plan.store,
+            StoreKind::Queue | StoreKind::Redis | StoreKind::Mysql | StoreKind::Postgres | StoreKind::Both
+        ) && self.place.step != Some(Step::Both)
             && !guard.name().as_str().contains('\0');
         match self.handles.u8(..8) {
             0 | 1 if self.plan.store != StoreKind::Azure || !is_shared => Passing::Leaves,

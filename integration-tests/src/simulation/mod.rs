@@ -13,7 +13,7 @@
 //! | [`servers`], [`live_entry`] | the servers, whatever the store; what they know of a request |
 //! | [`socket`], [`listener`] | the connections of real clients, and a server's end of them |
 //! | [`queue_server`], [`queue_call`], [`server`], [`queue_client`] | the model of a store with queues: its rules and its calls, the server behind the network, the client |
-//! | [`mysql`] | the server of the real MySQL store |
+//! | [`sql`] | the server of the real MySQL and PostgreSQL stores |
 //! | [`redis`] | the servers of the real Redis and Redlock clients |
 //! | [`zookeeper`] | the ensemble of the real ZooKeeper store |
 //! | [`both`] | the servers of the transitional store, and the fleet that moves |
@@ -32,7 +32,6 @@ pub mod handover;
 pub mod holds;
 pub mod listener;
 pub mod live_entry;
-pub mod mysql;
 pub mod network;
 pub mod plan;
 pub mod planted;
@@ -48,6 +47,7 @@ pub mod server;
 pub mod servers;
 pub mod shrink;
 pub mod socket;
+pub mod sql;
 pub mod store_kind;
 #[cfg(test)]
 mod tests;

@@ -81,6 +81,16 @@ pub enum Planted {
     MysqlForgottenCopies,
     /// MySQL: a break ends whatever holds the lock has.
     MysqlUntargetedBreak,
+    /// PostgreSQL: a keep-alive sets the lease, also to an earlier end.
+    PostgresShorteningRenewal,
+    /// PostgreSQL: a release leaves no record that refuses copies of its claim, by whichever process they were sent.
+    PostgresForgottenCopies,
+    /// PostgreSQL: a break ends whatever holds the lock has.
+    PostgresUntargetedBreak,
+    /// PostgreSQL: the process of a waiter is not notified of its grant.
+    PostgresLostNotification,
+    /// PostgreSQL: a conversion does not expire.
+    PostgresLateConversion,
     /// Redis: a claim does not expire, and finds no record of its release.
     RedisLateClaim,
     /// Redis: a claim does not check the holders.
@@ -215,6 +225,11 @@ impl Planted {
             | P::MysqlShorteningRenewal
             | P::MysqlForgottenCopies
             | P::MysqlUntargetedBreak => StoreKind::Mysql,
+            P::PostgresShorteningRenewal
+            | P::PostgresForgottenCopies
+            | P::PostgresUntargetedBreak
+            | P::PostgresLostNotification
+            | P::PostgresLateConversion => StoreKind::Postgres,
             P::RedisLateClaim
             | P::RedisUncheckedClaim
             | P::RedisUncheckedHandover

@@ -7,6 +7,8 @@ pub enum StoreKind {
     Queue,
     /// The real MySQL store with its engine, on a model of the server's tables and routines
     Mysql,
+    /// The real PostgreSQL store with its engine, on a model of the server's tables, functions and notifications
+    Postgres,
     /// The real client of Redis, on a server that executes its scripts
     Redis,
     /// The real client of Redlock, on three or five servers that execute its scripts
@@ -23,7 +25,7 @@ impl StoreKind {
     /// Returns true if a server keeps a lease for each hold.
     #[must_use]
     pub const fn keeps_leases(self) -> bool {
-        matches!(self, Self::Queue | Self::Mysql | Self::Redis | Self::Both)
+        matches!(self, Self::Queue | Self::Mysql | Self::Postgres | Self::Redis | Self::Both)
     }
 
     /// Returns the factor of all times of a run: the shortest lease of Azure is one of 15 s.

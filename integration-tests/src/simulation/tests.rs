@@ -14,6 +14,7 @@ use super::{
 const STORES: &[StoreKind] = &[
     StoreKind::Queue,
     StoreKind::Mysql,
+    StoreKind::Postgres,
     StoreKind::Redis,
     StoreKind::Redlock,
     StoreKind::Zookeeper,
@@ -53,6 +54,11 @@ fn the_queue_breaks_no_promise() {
 #[test]
 fn mysql_breaks_no_promise() {
     is_sound(StoreKind::Mysql);
+}
+
+#[test]
+fn postgres_breaks_no_promise() {
+    is_sound(StoreKind::Postgres);
 }
 
 #[test]
@@ -195,6 +201,11 @@ find! {
     finds_renewals_that_shorten_of_mysql: MysqlShorteningRenewal,
     finds_forgotten_copies_of_mysql: MysqlForgottenCopies,
     finds_breaks_without_target_of_mysql: MysqlUntargetedBreak,
+    finds_renewals_that_shorten_of_postgres: PostgresShorteningRenewal,
+    finds_forgotten_copies_of_postgres: PostgresForgottenCopies,
+    finds_breaks_without_target_of_postgres: PostgresUntargetedBreak,
+    finds_lost_notifications_of_postgres: PostgresLostNotification,
+    finds_late_conversions_of_postgres: PostgresLateConversion,
     finds_late_claims_of_redis: RedisLateClaim,
     finds_unchecked_claims_of_redis: RedisUncheckedClaim,
     finds_unchecked_handovers_of_redis: RedisUncheckedHandover,

@@ -22,7 +22,6 @@ use super::{
     check,
     clock::LocalClock,
     live_entry::LiveEntry,
-    mysql::MySqlServers,
     network::{Late, Network, Way, nanos},
     plan::{
         FAULTS_END, Fault, FaultKind, PROCESSES, Plan, RUN_END, SETTLED, StoreKind, Style, WORK_END, stream,
@@ -33,6 +32,7 @@ use super::{
     redis::RedisServers,
     server::Server,
     servers::{Events, Servers},
+    sql::SqlServers,
     time::{MS, Time},
     timeline::{Line, Timeline},
     violation::Violation,
@@ -167,7 +167,7 @@ impl World {
         let servers: Arc<dyn Servers> = match plan.store {
             StoreKind::Queue => Server::new(plan, (0, "server"), parts),
             StoreKind::Both => BothServers::new(plan, fleet.clone(), parts),
-            StoreKind::Mysql => MySqlServers::new(plan, parts),
+            StoreKind::Mysql | StoreKind::Postgres => SqlServers::new(plan, parts),
             StoreKind::Redis | StoreKind::Redlock => RedisServers::new(plan, parts),
             StoreKind::Zookeeper => ZookeeperServers::new(plan, parts),
             StoreKind::Azure => AzureServers::new(plan, parts),
@@ -202,7 +202,11 @@ impl World {
             self.plan.clients.iter().filter(|client| client.process == number).copied().collect();
         let (plan, seed) = (self.plan.clone(), self.plan.seed);
         let ttl_ms = match plan.store {
-            StoreKind::Queue | StoreKind::Mysql | StoreKind::Redis | StoreKind::Both => 200..2000,
+            StoreKind::Queue
+            | StoreKind::Mysql
+            | StoreKind::Postgres
+            | StoreKind::Redis
+            | StoreKind::Both => 200..2000,
             StoreKind::Redlock => 400..2000,
             StoreKind::Zookeeper => 200..nanos(zookeeper::longest_lease(seed)) / MS,
             StoreKind::Azure => 1500..2000,

@@ -1,4 +1,4 @@
-//! The statements that the store sends: calls of its routines.
+//! The statements that a store sends: calls of its routines.
 
 /// A call of a routine.
 #[derive(Debug)]
@@ -36,13 +36,6 @@ impl Argument {
             Self::Bytes(bytes) => bytes,
         }
     }
-
-    fn parse(text: &str) -> Option<Self> {
-        match text.strip_prefix("x'") {
-            None => text.parse().ok().map(Self::Int),
-            Some(digits) => digits.strip_suffix('\'').and_then(unhex).map(Self::Bytes),
-        }
-    }
 }
 
 /// Decodes hexadecimal digits.
@@ -52,23 +45,7 @@ pub fn unhex(digits: &str) -> Option<Vec<u8>> {
     (0..digits.len()).step_by(2).map(byte).collect()
 }
 
-impl<'a> Call<'a> {
-    /// Parses `CALL polylock_ROUTINE_VERSION(ARGUMENT, ...);`, or the query of a notice, which has the name, the slot and the request.
-    #[must_use]
-    pub fn parse(text: &'a str) -> Option<Self> {
-        if text.trim().starts_with("SELECT notice FROM") {
-            let literals =
-                text.split("x'").skip(1).map(|rest| rest.split_once('\'').map(|(digits, _)| digits));
-            let arguments =
-                literals.map(|digits| unhex(digits?).map(Argument::Bytes)).collect::<Option<_>>()?;
-            return Some(Self { routine: "notice", arguments });
-        }
-        let (routine, rest) = text.trim().strip_prefix("CALL polylock_")?.split_once('(')?;
-        let (routine, _) = routine.rsplit_once('_')?;
-        let arguments = rest.strip_suffix(");")?.split(", ").map(Argument::parse).collect::<Option<_>>()?;
-        Some(Self { routine, arguments })
-    }
-
+impl Call<'_> {
     /// Returns the request that a release releases; `None` for another call.
     #[must_use]
     pub fn released(&self) -> Option<&[u8]> {

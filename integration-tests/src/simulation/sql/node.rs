@@ -1,24 +1,24 @@
 //! The server: its connections and its clock.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     mem,
     sync::{Arc, Mutex, MutexGuard, Weak},
 };
 
 use fastrand::Rng;
 use polylock_core::sync::lock;
-use polylock_sql::simulation::{END, Row, encode};
+use polylock_sql::simulation::{END, Row, Value, encode, encode_notification};
 
 use super::{
-    database::Database,
-    rows,
+    mysql, postgres, rows,
     statement::{Argument, Call},
+    tables::{Database, text},
 };
 use crate::simulation::{
     clock::WallClock,
     listener::{Listener, Stop},
-    plan::Planted,
+    plan::{Planted, StoreKind},
     socket::{Acceptor, Connection, Segment},
     time::Time,
     timeline::Timeline,
@@ -32,6 +32,7 @@ pub struct Node {
     /// Its clock.
     pub clock: WallClock,
     timeline: Arc<Timeline>,
+    is_postgres: bool,
     /// The last release of each request.
     releases: Mutex<BTreeMap<Vec<u8>, LastRelease>>,
     state: Mutex<State>,
@@ -53,6 +54,8 @@ struct State {
     is_paused: bool,
     /// The statements that have waited, and are to be ended after a pause.
     waited: Vec<Waiting>,
+    /// The channels on which connections listen.
+    channels: BTreeMap<u64, BTreeSet<String>>,
     database: Database,
 }
 
@@ -70,7 +73,7 @@ impl Node {
     #[must_use]
     pub fn new(
         clock: WallClock,
-        planted: Option<Planted>,
+        (store, planted): (StoreKind, Option<Planted>),
         (time, timeline): (Arc<Time>, Arc<Timeline>),
         random: Rng,
     ) -> Arc<Self> {
@@ -79,13 +82,15 @@ impl Node {
             listener: Listener::default(),
             is_paused: false,
             waited: Vec::new(),
-            database: Database::new(planted),
+            channels: BTreeMap::new(),
+            database: Database::new(store, planted),
         };
         Arc::new_cyclic(|this| Self {
             this: this.clone(),
             time,
             clock,
             timeline,
+            is_postgres: store == StoreKind::Postgres,
             releases: Mutex::default(),
             state: Mutex::new(state),
         })
@@ -111,18 +116,22 @@ impl Node {
         }
     }
 
+    fn parse<'a>(&self, statement: &'a str) -> Option<Call<'a>> {
+        if self.is_postgres { postgres::parse(statement) } else { mysql::parse(statement) }
+    }
+
     /// Executes the statements that have arrived on `connection`, and sends the replies.
     fn read(&self, state: &mut State, connection: &Connection) {
         let number = connection.number;
         while let Some(statement) = state.listener.input(number).and_then(take_message) {
-            let Some(call) = Call::parse(&statement) else { unreachable!("{statement}") };
+            let Some(call) = self.parse(&statement) else { unreachable!("{statement}") };
             self.record_release(&call, |release| &mut release.executed);
             state.database.now_us = self.clock.now_us();
             let process = connection.process.0;
             if let ("watch", [batch, _, length]) = (call.routine, &call.arguments[..]) {
-                let watched = state.database.watch(batch.bytes());
+                let watched = mysql::watch(&mut state.database, batch.bytes());
                 if !watched.is_final() && length.int() > 0 {
-                    let nearest = watched.nearest();
+                    let nearest = watched.nearest;
                     let waiting =
                         Waiting { connection: number, process, batch: batch.bytes().to_vec(), nearest };
                     let (this, length) = (self.this.clone(), length.int().cast_unsigned() * 1000);
@@ -134,8 +143,39 @@ impl Node {
                 self.reply(state, (number, process), "watch", &[], &[watched.row(None)]);
                 continue;
             }
-            let Some(rows) = state.database.execute(&call) else { unreachable!("{statement}") };
+            let Some(rows) = self.execute(state, number, &call) else { unreachable!("{statement}") };
             self.reply(state, (number, process), call.routine, &call.arguments, &rows);
+            self.notify(state);
+        }
+    }
+
+    /// Executes a call that is not a watch. Returns its rows; `None` if there is no such routine.
+    fn execute(&self, state: &mut State, connection: u64, call: &Call<'_>) -> Option<Vec<Row>> {
+        match (call.routine, &call.arguments[..]) {
+            ("listen", channels) => {
+                let channels = channels.iter().map(|channel| text(channel.bytes()));
+                state.channels.entry(connection).or_default().extend(channels);
+                Some(Vec::new())
+            }
+            ("session", _) => Some(vec![Row(vec![Value::Int(connection.cast_signed())])]),
+            _ if self.is_postgres => postgres::execute(&mut state.database, call),
+            _ => mysql::execute(&mut state.database, call),
+        }
+    }
+
+    /// Sends the notifications of a call that is committed. A connection that has ended listens no more.
+    fn notify(&self, state: &mut State) {
+        let State { listener, channels, database, .. } = state;
+        channels.retain(|connection, _| listener.input(*connection).is_some());
+        for (channel, payload) in mem::take(&mut database.notifications) {
+            let listening = channels.iter().filter(|(_, channels)| channels.contains(&channel));
+            let listening: Vec<u64> = listening.map(|(connection, _)| *connection).collect();
+            self.timeline.note("server", || {
+                format!("notifies {channel} of {payload}: {} connections listen", listening.len())
+            });
+            for connection in listening {
+                listener.send(connection, encode_notification(&channel, &payload));
+            }
         }
     }
 
@@ -163,7 +203,7 @@ impl Node {
             state.waited.push(Waiting { connection: *connection, process: *process, batch, nearest });
         } else if state.listener.input(*connection).is_some() {
             state.database.now_us = self.clock.now_us();
-            let row = state.database.watch(batch).row(Some(*nearest));
+            let row = mysql::watch(&mut state.database, batch).row(Some(*nearest));
             self.reply(&state, (*connection, *process), "watch", &[], &[row]);
         }
     }
@@ -227,7 +267,7 @@ impl Acceptor for Node {
 
     fn record(&self, _: &Connection, sent: &mut Vec<u8>) {
         while let Some(statement) = take_message(sent) {
-            let call = Call::parse(&statement);
+            let call = self.parse(&statement);
             call.iter().for_each(|call| self.record_release(call, |release| &mut release.sent));
         }
     }

@@ -1,18 +1,23 @@
-//! The server of the real MySQL store. The store sends it the statements that a real server gets, over connections that break.
+//! The server of the real MySQL and PostgreSQL stores. A store sends it the statements that a real server gets, over connections that break.
 //!
 //! | module | part |
 //! |---|---|
-//! | [`node`] | the server: its connections and its clock |
-//! | [`statement`] | the calls of the routines, as text |
-//! | [`database`], [`rows`] | the tables and the routines; the rows that they return |
+//! | [`node`] | the server: its connections, its clock and its notifications |
+//! | [`statement`] | the calls of the routines |
+//! | [`tables`], [`routines`] | the tables; the routines that both databases have |
+//! | [`mysql`], [`postgres`] | the calls of a database as text, the rows that they return, and what only this database does |
+//! | [`rows`] | arguments and rows in a readable form |
 //!
-//! The driver, `sqlx`, is replaced: it opens its own sockets. Each routine is one step here; a real server runs some of them as several
-//! transactions, and interleaves their statements.
+//! The driver, `sqlx`, is replaced: it opens its own sockets. Each routine is one step here. That is so in PostgreSQL, but for the renewals, which
+//! wait for no other transaction; MySQL runs some routines as several transactions, and interleaves their statements.
 
-pub mod database;
+pub mod mysql;
 pub mod node;
+pub mod postgres;
+pub mod routines;
 pub mod rows;
 pub mod statement;
+pub mod tables;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -21,17 +26,17 @@ use polylock_core::{
     BreakOrder, Clock, Entry, FencingToken, Inspect, LockName, LockStatus, Result, Store, SystemClock,
     simulation::Connecting,
 };
-use polylock_sql::mysql::{Config, simulation};
+use polylock_sql::{mysql as mysql_store, postgres as postgres_store};
 
 use self::{
-    database::Grant,
     node::{LastRelease, Node},
+    tables::Grant,
 };
 use super::{
     clock::WallClock,
     live_entry::LiveEntry,
     network::{Network, nanos},
-    plan::{Plan, stream},
+    plan::{Plan, StoreKind, stream},
     servers::{Events, Life, Opening, Servers},
     socket::Wires,
     time::Time,
@@ -54,13 +59,13 @@ const REOPEN: Duration = Duration::from_millis(50);
 
 /// The server of a run.
 #[derive(Debug)]
-pub struct MySqlServers {
+pub struct SqlServers {
     plan: Plan,
     wires: Arc<Wires>,
     node: Arc<Node>,
 }
 
-impl MySqlServers {
+impl SqlServers {
     /// Creates the server of `plan`, which is up.
     #[must_use]
     pub fn new(
@@ -68,7 +73,8 @@ impl MySqlServers {
         (time, network, timeline): (Arc<Time>, Arc<Network>, Arc<Timeline>),
     ) -> Arc<Self> {
         let clock = WallClock::draw_within(time.clone(), &mut stream(plan.seed, &[9]), CLOCK_SPREAD);
-        let node = Node::new(clock, plan.planted, (time.clone(), timeline), stream(plan.seed, &[8]));
+        let node =
+            Node::new(clock, (plan.store, plan.planted), (time.clone(), timeline), stream(plan.seed, &[8]));
         Arc::new(Self { plan: plan.clone(), wires: Wires::new(plan.seed, time, network, u64::MAX), node })
     }
 }
@@ -92,13 +98,11 @@ impl Inspect for OnlyBreaks {
     }
 }
 
-impl Servers for MySqlServers {
+impl Servers for SqlServers {
     fn open(self: Arc<Self>, _: Life) -> Opening {
         Box::pin(async move {
             loop {
-                let config = Config::new("mysql://n0/app").unwrap_or_else(|error| unreachable!("{error}"));
-                let config = config.operation_timeout(OPERATION_TIMEOUT);
-                match simulation::connect(config, "n0".to_owned()).await {
+                match self.connect_store().await {
                     Ok(store) => {
                         let breaks = store.inspect.clone().map(|inspect| Arc::new(OnlyBreaks(inspect)) as _);
                         return Store { inspect: breaks, ..store };
@@ -159,7 +163,18 @@ impl Servers for MySqlServers {
     }
 }
 
-impl MySqlServers {
+impl SqlServers {
+    async fn connect_store(&self) -> Result<Store> {
+        let address = "n0".to_owned();
+        if self.plan.store == StoreKind::Postgres {
+            let config = postgres_store::Config::new("postgres://app@n0/app")?;
+            postgres_store::simulation::connect(config.operation_timeout(OPERATION_TIMEOUT), address).await
+        } else {
+            let config = mysql_store::Config::new("mysql://n0/app")?;
+            mysql_store::simulation::connect(config.operation_timeout(OPERATION_TIMEOUT), address).await
+        }
+    }
+
     /// Returns a violation if no release of a grant was sent or executed after it, although its process was alive and connected.
     ///
     /// A process whose connections fail can't release. If the request was released before the grant, its process has had no other reason to
