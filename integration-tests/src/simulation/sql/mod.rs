@@ -54,6 +54,10 @@ const OPERATION_TIMEOUT: Duration = Duration::from_secs(1);
 /// claim and of two further operations.
 const LONGEST_UNSENT: Duration = Duration::from_secs(3);
 
+/// The longest time after a fault in which a process polls: the pauses between attempts to listen are as long as the outage, up to twice that
+/// with jitter.
+const LONGEST_POLLED: Duration = Duration::from_secs(6);
+
 /// The pause between attempts to open the store.
 const REOPEN: Duration = Duration::from_millis(50);
 
@@ -159,7 +163,9 @@ impl Servers for SqlServers {
         let held: Vec<_> = grants.iter().filter(was_held).map(|grant| &grant.request).collect();
         let releases = self.node.releases();
         let orphans = grants.iter().filter(|grant| !held.contains(&&grant.request));
-        orphans.filter_map(|grant| self.orphan(grant, &releases, events)).collect()
+        let orphans = orphans.filter_map(|grant| self.orphan(grant, &releases, events));
+        let polls = self.node.polls().into_iter().filter_map(|(process, times)| self.polls(process, times));
+        orphans.chain(polls).collect()
     }
 }
 
@@ -173,6 +179,15 @@ impl SqlServers {
             let config = mysql_store::Config::new("mysql://n0/app")?;
             mysql_store::simulation::connect(config.operation_timeout(OPERATION_TIMEOUT), address).await
         }
+    }
+
+    /// Returns a violation if a process has polled from `since` to `last` although nothing prevents it from listening.
+    fn polls(&self, (process, life): Life, (since, last): (u64, u64)) -> Option<Violation> {
+        let from = self.plan.disturbed_until(Duration::from_nanos(last)).max(Duration::from_nanos(since));
+        (last > nanos(from + LONGEST_POLLED)).then(|| {
+            let what = format!("polling: p{process}.{life} polls for grants, and does not listen");
+            Violation::new(nanos(from), "polling", what)
+        })
     }
 
     /// Returns a violation if no release of a grant was sent or executed after it, although its process was alive and connected.

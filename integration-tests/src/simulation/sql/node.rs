@@ -19,6 +19,7 @@ use crate::simulation::{
     clock::WallClock,
     listener::{Listener, Stop},
     plan::{Planted, StoreKind},
+    servers::Life,
     socket::{Acceptor, Connection, Segment},
     time::Time,
     timeline::Timeline,
@@ -35,8 +36,13 @@ pub struct Node {
     is_postgres: bool,
     /// The last release of each request.
     releases: Mutex<BTreeMap<Vec<u8>, LastRelease>>,
+    /// For each process, its first and its last query for grants without an interruption: it does not listen.
+    polls: Mutex<BTreeMap<Life, (u64, u64)>>,
     state: Mutex<State>,
 }
+
+/// The time after a query for grants from which the next one is not its continuation, in nanoseconds.
+const INTERRUPTION: u64 = 1_000_000_000;
 
 /// The last release of a request.
 #[derive(Debug, Clone, Copy, Default)]
@@ -92,6 +98,7 @@ impl Node {
             timeline,
             is_postgres: store == StoreKind::Postgres,
             releases: Mutex::default(),
+            polls: Mutex::default(),
             state: Mutex::new(state),
         })
     }
@@ -116,6 +123,21 @@ impl Node {
         }
     }
 
+    /// Returns the processes that have queried for grants, with the times of the first and the last query without an interruption.
+    #[must_use]
+    pub fn polls(&self) -> BTreeMap<Life, (u64, u64)> {
+        lock(&self.polls).clone()
+    }
+
+    fn record_poll(&self, process: Life) {
+        let (now, mut polls) = (self.time.now(), lock(&self.polls));
+        let (since, last) = polls.entry(process).or_insert((now, now));
+        if now - *last > INTERRUPTION {
+            *since = now;
+        }
+        *last = now;
+    }
+
     fn parse<'a>(&self, statement: &'a str) -> Option<Call<'a>> {
         if self.is_postgres { postgres::parse(statement) } else { mysql::parse(statement) }
     }
@@ -128,6 +150,9 @@ impl Node {
             self.record_release(&call, |release| &mut release.executed);
             state.database.now_us = self.clock.now_us();
             let process = connection.process.0;
+            if call.routine == "handed" {
+                self.record_poll(connection.process);
+            }
             if let ("watch", [batch, _, length]) = (call.routine, &call.arguments[..]) {
                 let watched = mysql::watch(&mut state.database, batch.bytes());
                 if !watched.is_final() && length.int() > 0 {
