@@ -279,6 +279,13 @@ impl Plan {
         self.faults.iter().any(|fault| concerns(&fault.kind) && fault.at < until && fault.end() > from)
     }
 
+    /// Returns true if connections may deliver nothing more, and never end.
+    #[must_use]
+    pub fn has_silent_ends(&self) -> bool {
+        let is_silent = |kind: &FaultKind| matches!(kind, FaultKind::Stick(_) | FaultKind::RestartServer);
+        self.faults.iter().any(|fault| is_silent(&fault.kind))
+    }
+
     /// Returns the plans with one part less.
     pub fn smaller(&self) -> impl Iterator<Item = Self> + '_ {
         let faults = (0..self.faults.len()).map(|at| {

@@ -89,8 +89,8 @@ pub enum Planted {
     PostgresUntargetedBreak,
     /// PostgreSQL: the process of a waiter is not notified of its grant.
     PostgresLostNotification,
-    /// PostgreSQL: a conversion does not expire.
-    PostgresLateConversion,
+    /// PostgreSQL: a claim does not expire.
+    PostgresLateClaim,
     /// Redis: a claim does not expire, and finds no record of its release.
     RedisLateClaim,
     /// Redis: a claim does not check the holders.
@@ -229,7 +229,7 @@ impl Planted {
             | P::PostgresForgottenCopies
             | P::PostgresUntargetedBreak
             | P::PostgresLostNotification
-            | P::PostgresLateConversion => StoreKind::Postgres,
+            | P::PostgresLateClaim => StoreKind::Postgres,
             P::RedisLateClaim
             | P::RedisUncheckedClaim
             | P::RedisUncheckedHandover

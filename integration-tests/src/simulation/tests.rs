@@ -205,7 +205,7 @@ find! {
     finds_forgotten_copies_of_postgres: PostgresForgottenCopies,
     finds_breaks_without_target_of_postgres: PostgresUntargetedBreak,
     finds_lost_notifications_of_postgres: PostgresLostNotification,
-    finds_late_conversions_of_postgres: PostgresLateConversion,
+    finds_late_claims_of_postgres: PostgresLateClaim,
     finds_late_claims_of_redis: RedisLateClaim,
     finds_unchecked_claims_of_redis: RedisUncheckedClaim,
     finds_unchecked_handovers_of_redis: RedisUncheckedHandover,

@@ -245,6 +245,13 @@ impl<DB: PushDriver> ListenerContext<DB> {
         }
     }
 
+    /// Waits for a reply on the listening connection. Without a time limit, this process would poll for ever if the server has gone without
+    /// ending the connection.
+    async fn reply<T>(&self, reply: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T, sqlx::Error> {
+        let reply = SystemClock.before(SystemClock.now() + self.server.timeout, reply).await;
+        reply.unwrap_or_else(|| Err(sqlx::Error::Protocol("no reply on the listening connection".into())))
+    }
+
     /// Returns true if a pooler assigns a session to each transaction: then two connections that are open at the same time are in
     /// one session, or one of them is in two sessions. A `LISTEN` would remain in a session that the pooler lends to other
     /// programs. They would receive the notifications, which some drivers report as a broken connection.
@@ -252,7 +259,7 @@ impl<DB: PushDriver> ListenerContext<DB> {
         let session = self.session.with::<DB>(&[]);
         let mut known = None;
         for _ in 0..PROBES {
-            let rows = <DB as PushDriver>::fetch(listener, session.clone()).await?;
+            let rows = self.reply(<DB as PushDriver>::fetch(listener, session.clone())).await?;
             let own = rows.first().map_or(Ok(None), |row| row.int(0))?;
             let other = self.server.query(Operation::Wait, &self.session, &[], |rows| {
                 rows.first().map_or(Ok(None), |row| row.int(0))
@@ -271,7 +278,7 @@ impl<DB: PushDriver> ListenerContext<DB> {
         if self.shares_sessions(&mut listener).await? {
             return Err(sqlx::Error::Protocol("a pooler assigns a session to each transaction".into()));
         }
-        DB::listen(&mut listener, [self.channel.as_str(), self.break_channel.as_str()]).await?;
+        self.reply(DB::listen(&mut listener, [self.channel.as_str(), self.break_channel.as_str()])).await?;
         let before = self.own_received.load(Ordering::Acquire);
         self.notify_self().await;
         while self.own_received.load(Ordering::Acquire) == before {

@@ -72,7 +72,7 @@ impl Database {
     pub(super) fn claim(&mut self, claim: Claim<'_>) -> Claimed {
         let Claim { key: (name, slot), entry, modes, ttls: (ttl, queue_ttl), expiry } = claim;
         let now = self.now_us;
-        if now > expiry && !self.has(&[P::MysqlLateClaim]) {
+        if now > expiry && !self.has(&[P::MysqlLateClaim, P::PostgresLateClaim]) {
             return Claimed::Expired;
         }
         let record = self.broken.get(&(name.to_vec(), entry.request.clone()));
@@ -351,7 +351,7 @@ impl Database {
             let values = [token, mode, left, deadlock, Some(now)];
             Row(values.map(|value| value.map_or(Value::Null, Value::Int)).into())
         };
-        if now > expiry && !self.has(&[P::PostgresLateConversion]) {
+        if now > expiry {
             return row(None, None, None, None);
         }
         self.delete_expired_holds(name);
