@@ -279,11 +279,11 @@ impl Plan {
         self.faults.iter().any(|fault| concerns(&fault.kind) && fault.at < until && fault.end() > from)
     }
 
-    /// Returns true if connections may deliver nothing more, and never end.
+    /// Returns true if connections that were opened before `at` may deliver nothing more, and never end.
     #[must_use]
-    pub fn has_silent_ends(&self) -> bool {
+    pub fn has_silent_ends(&self, at: Duration) -> bool {
         let is_silent = |kind: &FaultKind| matches!(kind, FaultKind::Stick(_) | FaultKind::RestartServer);
-        self.faults.iter().any(|fault| is_silent(&fault.kind))
+        self.faults.iter().any(|fault| is_silent(&fault.kind) && fault.at <= at)
     }
 
     /// Returns the plans with one part less.

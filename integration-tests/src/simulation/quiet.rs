@@ -21,7 +21,7 @@ const LONGEST_FREE_POLLED: Duration = Duration::from_millis(2500);
 /// The longest time between a grant at the server and the begin of its section, and between the end of a section and its release.
 const LONGEST_UNKNOWN: Duration = Duration::from_millis(800);
 
-/// The same in MySQL, and in PostgreSQL if a connection may have ended without a sign. In MySQL, a process does not look up the requests of its own clients, whose waiters are notified by the release. If another process
+/// The same in MySQL, and in PostgreSQL if a connection has ended without a sign. In MySQL, a process does not look up the requests of its own clients, whose waiters are notified by the release. If another process
 /// releases one by its handle, the waiters find that when they check the store, at most a second later.
 const LONGEST_RECHECKED: Duration = Duration::from_millis(1300);
 
@@ -34,9 +34,6 @@ const LONGEST_SESSION: Duration = Duration::from_secs(5);
 /// The same in a store that notifies the waiter, for a link without delay and in round trips: less than the time between two rechecks of
 /// most waiters, so that a lost notification is found.
 const LONGEST_UNNOTICED: (Duration, u32) = (Duration::from_millis(100), 5);
-
-/// The same in PostgreSQL: a process that does not listen yet polls, and then claims.
-const LONGEST_POLLED: (Duration, u32) = (Duration::from_millis(250), 6);
 
 /// The longest round trip of a Redis connection that no request takes for broken: the time limit of the shortest lease.
 pub const LONGEST_ROUND_TRIP: Duration = Duration::from_millis(60);
@@ -96,7 +93,6 @@ impl Quiet {
         events: &Events<'_>,
     ) -> BTreeMap<String, Bad> {
         let longest = match plan.store {
-            StoreKind::Postgres if self.is_settled && plan.has_silent_ends() => LONGEST_RECHECKED,
             store if self.is_settled => longest_unknown(store, round_trip),
             StoreKind::Zookeeper => LONGEST_SESSION,
             _ => plan.time(LONGEST_LEFT),
@@ -144,8 +140,7 @@ fn longest_unknown(store: StoreKind, round_trip: Duration) -> Duration {
         }
         // One store after the other, and the raise of a token in each of them.
         StoreKind::Both => LONGEST_UNNOTICED.0 + 2 * LONGEST_UNNOTICED.1 * round_trip,
-        StoreKind::Postgres => LONGEST_POLLED.0 + LONGEST_POLLED.1 * round_trip,
-        StoreKind::Mysql => LONGEST_RECHECKED,
+        StoreKind::Mysql | StoreKind::Postgres => LONGEST_RECHECKED,
         StoreKind::Redlock | StoreKind::Azure => LONGEST_UNKNOWN,
     }
 }

@@ -36,7 +36,7 @@ use super::{
     clock::WallClock,
     live_entry::LiveEntry,
     network::{Network, nanos},
-    plan::{Plan, StoreKind, stream},
+    plan::{FAULTS_END, Plan, StoreKind, stream},
     servers::{Events, Life, Opening, Servers},
     socket::Wires,
     time::Time,
@@ -58,6 +58,12 @@ const LONGEST_UNSENT: Duration = Duration::from_secs(3);
 /// with jitter.
 const LONGEST_POLLED: Duration = Duration::from_secs(6);
 
+/// The longest time after which a process that listens notices a grant, in addition to round trips.
+const LONGEST_UNNOTICED: (Duration, u32) = (Duration::from_millis(30), 3);
+
+/// The time after a fault in which broken connections are replaced.
+const AFTERMATH: Duration = Duration::from_secs(4);
+
 /// The pause between attempts to open the store.
 const REOPEN: Duration = Duration::from_millis(50);
 
@@ -65,6 +71,7 @@ const REOPEN: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub struct SqlServers {
     plan: Plan,
+    network: Arc<Network>,
     wires: Arc<Wires>,
     node: Arc<Node>,
 }
@@ -79,7 +86,8 @@ impl SqlServers {
         let clock = WallClock::draw_within(time.clone(), &mut stream(plan.seed, &[9]), CLOCK_SPREAD);
         let node =
             Node::new(clock, (plan.store, plan.planted), (time.clone(), timeline), stream(plan.seed, &[8]));
-        Arc::new(Self { plan: plan.clone(), wires: Wires::new(plan.seed, time, network, u64::MAX), node })
+        let wires = Wires::new(plan.seed, time, network.clone(), u64::MAX);
+        Arc::new(Self { plan: plan.clone(), network, wires, node })
     }
 }
 
@@ -165,7 +173,10 @@ impl Servers for SqlServers {
         let orphans = grants.iter().filter(|grant| !held.contains(&&grant.request));
         let orphans = orphans.filter_map(|grant| self.orphan(grant, &releases, events));
         let polls = self.node.polls().into_iter().filter_map(|(process, times)| self.polls(process, times));
-        orphans.chain(polls).collect()
+        let pushed = self.node.pushed();
+        let pushed = grants.iter().filter(|grant| pushed.contains(&grant.token));
+        let unnoticed = pushed.filter_map(|grant| self.unnoticed(grant, events));
+        orphans.chain(polls).chain(unnoticed).collect()
     }
 }
 
@@ -179,6 +190,24 @@ impl SqlServers {
             let config = mysql_store::Config::new("mysql://n0/app")?;
             mysql_store::simulation::connect(config.operation_timeout(OPERATION_TIMEOUT), address).await
         }
+    }
+
+    /// Returns a violation if a process has noticed this grant late although it listens, and nothing has prevented the notification.
+    fn unnoticed(&self, grant: &Grant, events: &Events<'_>) -> Option<Violation> {
+        let Grant { name, token, owner, .. } = grant;
+        let process = events.living(owner)?;
+        let section = events.record.sections_of(name.as_str(), token.cast_unsigned()).last()?;
+        let patience = events.record.attempts.get(owner)?.patience;
+        let at = Duration::from_nanos(self.node.clock.to_run(grant.at_us));
+        let longest = LONGEST_UNNOTICED.0 + LONGEST_UNNOTICED.1 * self.network.round_trip_of(process);
+        let until = at + longest + patience;
+        let is_disturbed = self.plan.is_disturbed(process, (at.saturating_sub(AFTERMATH), until))
+            || self.plan.is_noisy && at < FAULTS_END + AFTERMATH
+            || self.plan.has_silent_ends(until);
+        (section.acquired > nanos(until) && !is_disturbed).then(|| {
+            let what = format!("lost notification: {owner} has noticed token {token} of {name} late");
+            Violation::new(nanos(at), "lost wake-up", what)
+        })
     }
 
     /// Returns a violation if a process has polled from `since` to `last` although nothing prevents it from listening.

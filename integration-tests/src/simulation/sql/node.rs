@@ -13,7 +13,7 @@ use polylock_sql::simulation::{END, Row, Value, encode, encode_notification};
 use super::{
     mysql, postgres, rows,
     statement::{Argument, Call},
-    tables::{Database, text},
+    tables::{Database, Payload, text},
 };
 use crate::simulation::{
     clock::WallClock,
@@ -38,6 +38,8 @@ pub struct Node {
     releases: Mutex<BTreeMap<Vec<u8>, LastRelease>>,
     /// For each process, its first and its last query for grants without an interruption: it does not listen.
     polls: Mutex<BTreeMap<Life, (u64, u64)>>,
+    /// The tokens of the grants that were sent to a process that listens.
+    pushed: Mutex<BTreeSet<i64>>,
     state: Mutex<State>,
 }
 
@@ -99,6 +101,7 @@ impl Node {
             is_postgres: store == StoreKind::Postgres,
             releases: Mutex::default(),
             polls: Mutex::default(),
+            pushed: Mutex::default(),
             state: Mutex::new(state),
         })
     }
@@ -127,6 +130,12 @@ impl Node {
     #[must_use]
     pub fn polls(&self) -> BTreeMap<Life, (u64, u64)> {
         lock(&self.polls).clone()
+    }
+
+    /// Returns the tokens of the grants that were sent to a process that listens.
+    #[must_use]
+    pub fn pushed(&self) -> BTreeSet<i64> {
+        lock(&self.pushed).clone()
     }
 
     fn record_poll(&self, process: Life) {
@@ -193,13 +202,25 @@ impl Node {
         let State { listener, channels, database, .. } = state;
         channels.retain(|connection, _| listener.input(*connection).is_some());
         for (channel, payload) in mem::take(&mut database.notifications) {
+            let (text, token) = match payload {
+                Payload::Grant(numbers) => {
+                    (numbers.map(|number| number.to_string()).join(" "), Some(numbers[2]))
+                }
+                Payload::Other(text) => (text, None),
+            };
             let listening = channels.iter().filter(|(_, channels)| channels.contains(&channel));
             let listening: Vec<u64> = listening.map(|(connection, _)| *connection).collect();
             self.timeline.note("server", || {
-                format!("notifies {channel} of {payload}: {} connections listen", listening.len())
+                format!("notifies {channel} of {text}: {} connections listen", listening.len())
             });
+            if let (Some(token), false) = (token, listening.is_empty()) {
+                lock(&self.pushed).insert(token);
+                if database.has(&[Planted::PostgresLostNotification]) {
+                    continue;
+                }
+            }
             for connection in listening {
-                listener.send(connection, encode_notification(&channel, &payload));
+                listener.send(connection, encode_notification(&channel, &text));
             }
         }
     }

@@ -9,7 +9,7 @@ use super::{
     routines::{Claim, Claimed},
     rows::hex,
     statement::{Argument, Call, unhex},
-    tables::{Database, Entry, text},
+    tables::{Database, Entry, Payload, text},
 };
 
 /// The end of the settings before a statement.
@@ -82,7 +82,7 @@ pub fn execute(database: &mut Database, call: &Call<'_>) -> Option<Vec<Row>> {
             let rows = database.break_holds(name.bytes(), &tokens, notice.bytes(), force, expiry.int());
             if rows.len() > 1 {
                 let name = hex(name.bytes()).to_lowercase();
-                database.notifications.push((text(channel.bytes()), name));
+                database.notifications.push((text(channel.bytes()), Payload::Other(name)));
             }
             if rows.len() > 1 && force {
                 database.delete_expired_holds(name.bytes());
@@ -115,7 +115,7 @@ pub fn execute(database: &mut Database, call: &Call<'_>) -> Option<Vec<Row>> {
             broken.map(|(name, _)| Row(vec![Value::Bytes(name.clone())])).collect()
         }
         ("notify", [channel]) => {
-            database.notifications.push((text(channel.bytes()), "0".to_owned()));
+            database.notifications.push((text(channel.bytes()), Payload::Other("0".to_owned())));
             Vec::new()
         }
         ("sweep", _) => {

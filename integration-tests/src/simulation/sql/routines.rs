@@ -6,7 +6,7 @@ use polylock_sql::simulation::{Row, Value};
 
 use super::{
     statement::Batch,
-    tables::{Database, Entry, Key, conflicts},
+    tables::{Database, Entry, Key, Payload, conflicts},
 };
 use crate::simulation::plan::Planted as P;
 
@@ -176,9 +176,7 @@ impl Database {
     /// Notifies the process of a waiter of its grant.
     pub(super) fn notify(&mut self, granted: &Granted) {
         let Granted { place, token, left, notifies: (channel, ticket), .. } = granted;
-        if !self.has(&[P::PostgresLostNotification]) {
-            self.notifications.push((channel.clone(), format!("{ticket} {place} {token} {left}")));
-        }
+        self.notifications.push((channel.clone(), Payload::Grant([*ticket, *place, *token, *left])));
     }
 
     /// `keep_alive.sql`. Returns a state for each request.

@@ -20,7 +20,7 @@ pub struct Database {
     /// All grants, for the checks.
     pub grants: Vec<Grant>,
     /// The notifications of the present call, which are sent once it is committed: the channels and the payloads.
-    pub notifications: Vec<(String, String)>,
+    pub notifications: Vec<(String, Payload)>,
     /// True for PostgreSQL.
     pub(super) is_postgres: bool,
     planted: Option<Planted>,
@@ -35,6 +35,15 @@ pub struct Database {
     /// The notices of the requests whose holds were removed by force, and empty ones of those whose claims are refused after their release; with
     /// the times until which they are kept.
     pub(super) broken: BTreeMap<Key, Notice>,
+}
+
+/// The payload of a notification.
+#[derive(Debug)]
+pub enum Payload {
+    /// A grant: the ticket, the queue position, the token, and the rest of the lease.
+    Grant([i64; 4]),
+    /// Anything else.
+    Other(String),
 }
 
 /// A notice, and the time until which it is kept.
