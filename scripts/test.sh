@@ -388,7 +388,7 @@ record() {
     cargo build --quiet --locked --workspace --all-features --bins
     "$target/debug/chaos" short --record "$target/record.jsonl"
     # From random seeds; the tests run the same ones each time.
-    for store in queue mysql postgres redis redlock zookeeper azure both; do
+    for store in queue mysql postgres redis redlock zookeeper azure both service; do
         "$target/debug/simulate" --store "$store" --seconds 30 --record "$target/record.jsonl"
     done
     "$target/debug/late" --schedules 200 --record "$target/record.jsonl"

@@ -10,6 +10,8 @@ mod inspect;
 mod interfaces;
 mod server;
 mod servers;
+#[cfg(feature = "simulation")]
+mod simulated;
 mod tls;
 
 pub use self::{config::Config, connect::connect};

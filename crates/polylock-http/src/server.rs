@@ -11,6 +11,8 @@ use polylock_protocol::{CLOCK, EXPIRES, Problem, ServerTime, StoreBody, paths};
 use reqwest::{RequestBuilder, Response};
 use serde::{Serialize, de::DeserializeOwned};
 
+#[cfg(feature = "simulation")]
+use crate::simulated::Connections;
 use crate::{
     config::Config,
     connection::{Connection, Sending},
@@ -21,6 +23,8 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Server {
     connection: Connection,
+    #[cfg(feature = "simulation")]
+    simulated: Connections,
     /// The URL, without a path.
     pub(crate) base: String,
     authorization: Option<String>,
@@ -34,6 +38,8 @@ impl Server {
         let authorization = config.token.as_ref().map(|token| format!("Bearer {token}"));
         Self {
             connection,
+            #[cfg(feature = "simulation")]
+            simulated: Connections::default(),
             base: config.base(server),
             authorization,
             clock: Mutex::default(),
@@ -108,6 +114,10 @@ impl Server {
             response.bytes().await.map(Vec::from).map_err(|error| Failure::of(&error))
         };
         let reply = reply.await;
+        #[cfg(feature = "simulation")]
+        if self.simulated.is_simulated() {
+            return reply;
+        }
         if reply.as_ref().is_err_and(Failure::is_unanswered) {
             self.connection.unanswered(sending);
         }
@@ -119,7 +129,10 @@ impl Server {
             request = request.header(AUTHORIZATION, authorization);
         }
         let sent = SystemClock.now();
+        #[cfg(not(feature = "simulation"))]
         let response = request.send().await.map_err(|error| Failure::of(&error))?;
+        #[cfg(feature = "simulation")]
+        let response = self.simulated.send(request).await?;
         self.connection.replied(sending);
         let time = response.headers().get(CLOCK).and_then(|time| time.to_str().ok()?.parse().ok());
         if let Some(ServerTime { server, us }) = time {

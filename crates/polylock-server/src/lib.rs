@@ -23,6 +23,8 @@ mod serve;
 #[cfg(test)]
 mod serve_tests;
 mod service;
+#[cfg(feature = "simulation")]
+pub mod simulation;
 mod status;
 mod streams;
 #[cfg(feature = "tls")]

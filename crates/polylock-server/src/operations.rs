@@ -95,6 +95,8 @@ pub(crate) async fn wait(
     let (_waits, gone) = oneshot::channel::<()>();
     let wake = service.run(|service, backend| async move {
         let wake = tokio::select! {
+            // A wake-up that has arrived is the reply, whatever else is true by now.
+            biased;
             wake = backend.wait(&request) => wake,
             _ = gone => Ok(Wake::Stale),
             () = SystemClock.sleep_until(SystemClock.now() + MAX_WAIT) => Ok(Wake::Stale),

@@ -128,7 +128,7 @@ const GONE: Duration = Duration::from_secs(20);
 /// The time after a shutdown for which requests may continue.
 const DRAIN: Duration = Duration::from_secs(5);
 /// The time between two searches for waiters of clients that have gone.
-const SWEEP: Duration = Duration::from_secs(1);
+pub(crate) const SWEEP: Duration = Duration::from_secs(1);
 /// The pause after an error of the listener, for instance because of too many open files.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -266,7 +266,7 @@ fn serve_http(
 }
 
 /// Returns the routes for the requests of a client with this certificate.
-fn requests(peer: Peer, routes: Router) -> TowerToHyperService<AddExtension<Router, Peer>> {
+pub(crate) fn requests(peer: Peer, routes: Router) -> TowerToHyperService<AddExtension<Router, Peer>> {
     TowerToHyperService::new(Extension(peer).layer(routes))
 }
 

@@ -51,7 +51,12 @@ impl Client {
         // The transitional store has no conversions, and each of its two stores has.
         let can_convert = matches!(
             self.plan.store,
-            StoreKind::Queue | StoreKind::Redis | StoreKind::Mysql | StoreKind::Postgres | StoreKind::Both
+            StoreKind::Queue
+                | StoreKind::Redis
+                | StoreKind::Mysql
+                | StoreKind::Postgres
+                | StoreKind::Both
+                | StoreKind::Service
         ) && self.place.step != Some(Step::Both)
             && !guard.name().as_str().contains('\0');
         match self.handles.u8(..8) {

@@ -18,6 +18,7 @@
 //! | [`zookeeper`] | the ensemble of the real ZooKeeper store |
 //! | [`both`] | the servers of the transitional store, and the fleet that moves |
 //! | [`azure`] | the service of the real client of Azure Blob Storage |
+//! | [`service`] | two real lock services, each in a process of its own, in front of the model of a store |
 //! | [`record`](mod@record), [`timeline`] | the record of the clients; the readable events |
 //! | [`check`](mod@check), [`quiet`], [`violation`] | the promises; states of the store that last for too long; a broken promise |
 //!
@@ -45,6 +46,7 @@ pub mod redis;
 pub mod search;
 pub mod server;
 pub mod servers;
+pub mod service;
 pub mod shrink;
 pub mod socket;
 pub mod sql;

@@ -65,7 +65,7 @@ pub enum FaultKind {
     PauseServer,
     /// The server ends, and is started again.
     RestartServer,
-    /// The server has no contact with the other servers.
+    /// The server has no contact with the other servers, or with the store behind it.
     CutServer,
     /// Requests of the process to the server do not arrive, or are late.
     CutRequests(usize),
@@ -91,7 +91,7 @@ impl fmt::Display for Fault {
             FaultKind::Crash(process) => write!(f, "p{process} is down after a crash"),
             FaultKind::PauseServer => write!(f, "n{server} is paused"),
             FaultKind::RestartServer => write!(f, "n{server} is down after a crash"),
-            FaultKind::CutServer => write!(f, "n{server} is cut off from the other servers"),
+            FaultKind::CutServer => write!(f, "n{server} is cut off from the servers behind it"),
             FaultKind::CutRequests(process) => write!(f, "messages from p{process} to n{server} are cut off"),
             FaultKind::CutReplies(process) => write!(f, "messages from n{server} to p{process} are cut off"),
             FaultKind::Slow(process, by) => {
@@ -153,7 +153,7 @@ pub fn between(random: &mut Rng, ms: Range<u64>) -> Duration {
 fn servers(store: StoreKind, seed: u64) -> usize {
     match store {
         StoreKind::Queue | StoreKind::Mysql | StoreKind::Postgres | StoreKind::Redis | StoreKind::Azure => 1,
-        StoreKind::Both => 2,
+        StoreKind::Both | StoreKind::Service => 2,
         StoreKind::Redlock => stream(seed, &[6]).choice([3, 5]).unwrap_or(3),
         StoreKind::Zookeeper => stream(seed, &[6]).choice([1, 3, 3]).unwrap_or(3),
     }
@@ -207,7 +207,10 @@ impl Plan {
                 faults.iter().filter_map(|fault| fault.at_another(&mut random, servers)).collect();
             faults.extend(others);
         }
-        if store == StoreKind::Zookeeper && servers > 1 {
+        if store == StoreKind::Service {
+            faults.iter_mut().for_each(|fault| fault.lengthen(&mut random));
+        }
+        if matches!(store, StoreKind::Zookeeper | StoreKind::Service) && servers > 1 {
             let pauses = faults.iter_mut().filter(|fault| matches!(fault.kind, FaultKind::PauseServer));
             pauses.filter(|_| random.bool()).for_each(|fault| fault.kind = FaultKind::CutServer);
         }
@@ -359,6 +362,14 @@ impl Fault {
         let at = (self.at + between(random, 0..300)).min(FAULTS_END - self.lasts);
         let server = (self.server + random.usize(1..servers)) % servers;
         (random.bool() && is_of_server).then_some(Self { at, server, ..*self })
+    }
+
+    /// Lengthens some faults of servers and requests: a release refuses claims for five seconds, and a message may be later than that.
+    fn lengthen(&mut self, random: &mut Rng) {
+        if matches!(self.kind, FaultKind::PauseServer | FaultKind::CutRequests(_)) && random.bool() {
+            self.lasts = between(random, 3000..9000);
+            self.at = self.at.min(FAULTS_END - self.lasts);
+        }
     }
 
     /// Multiplies all times.

@@ -181,6 +181,12 @@ pub enum Planted {
     BothBrokenWaiter,
     /// Both: the fleet moves from one store to the other at once.
     BothSkippedStep,
+    /// Lock service: a claim that its client has given up long ago is carried out.
+    ServiceLateClaim,
+    /// Lock service: a release counts however late it arrives.
+    ServiceLateRelease,
+    /// Lock service: a message to the store does not have the time limit of its client.
+    ServiceLateMessage,
 }
 
 impl Planted {
@@ -276,6 +282,7 @@ impl Planted {
             | P::BothHalfRenewal
             | P::BothBrokenWaiter
             | P::BothSkippedStep => StoreKind::Both,
+            P::ServiceLateClaim | P::ServiceLateRelease | P::ServiceLateMessage => StoreKind::Service,
         }
     }
 

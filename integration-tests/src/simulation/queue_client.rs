@@ -15,7 +15,8 @@ use polylock_core::{
     Backend, BreakOrder, Capabilities, ClaimOutcome, Clock, Conversion, ConversionOutcome, Convert, Entry,
     Error, Fault, FencingToken, Grant, Inspect, KeepAlive, LockName, LockStatus, Moment, Notifications,
     Operation, Park, PerRuntime, QueuePosition, RaiseToken, Release, Request, RequestId, Result, SystemClock,
-    Unavailable, Wake, requests::RequestTable, server_clock::ServerClock, sync::lock, wakeups::Wakeups,
+    Unavailable, Wake, requests::RequestTable, server_clock::ServerClock, sync::lock, time_limit,
+    wakeups::Wakeups,
 };
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
@@ -82,7 +83,16 @@ fn timeout(request: &Request) -> Duration {
 impl Context {
     /// Returns the time from which a call about `request` that is sent now has no effect.
     fn expiry_us(&self, request: &Request) -> i64 {
-        self.clock.expiry_us(timeout(request) + VALIDITY).unwrap_or(i64::MAX)
+        self.expiry_within(timeout(request) + VALIDITY)
+    }
+
+    /// Returns the time from which a call that is sent now has no effect: after `limit`, or when its caller gives it up.
+    fn expiry_within(&self, limit: Duration) -> i64 {
+        let limit = match self.planted {
+            Some(Planted::ServiceLateMessage) => limit,
+            _ => time_limit::within(limit),
+        };
+        self.clock.expiry_us(limit).unwrap_or(i64::MAX)
     }
 }
 
@@ -289,7 +299,7 @@ impl Backend for QueueClient {
                 // Another process may have sent a claim just before, and may renew the hold after this release was given up.
                 expires_us = context.expiry_us(request);
                 if context.planted != Some(Planted::ForgottenCopies) {
-                    refused_us = refused_us.max(expires_us + micros(LONGEST_TIMEOUT + VALIDITY));
+                    refused_us = refused_us.max(expires_us + micros(time_limit::LONGEST));
                 }
             }
             Call::Release { request: shared.clone(), refused_us, expires_us }
@@ -321,7 +331,7 @@ impl Park for QueueClient {
             let expires_us = context.expiry_us(request);
             let may_arrive = late_us.is_some() || request.outlives_process;
             // Also after the end of the hold.
-            let refused = if may_arrive { left + 2 * (LONGEST_TIMEOUT + VALIDITY) } else { Duration::ZERO };
+            let refused = if may_arrive { left + time_limit::LONGEST } else { Duration::ZERO };
             Call::Park { request: shared.clone(), token, left, refused, expires_us }
         };
         match self.call(Operation::Renew, timeout(request), call).await?.0 {
@@ -381,7 +391,7 @@ impl Inspect for QueueClient {
     async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>> {
         let context = &*self.context;
         let call = || {
-            let expires_us = context.clock.expiry_us(LONGEST_TIMEOUT + VALIDITY).unwrap_or(i64::MAX);
+            let expires_us = context.expiry_within(LONGEST_TIMEOUT + VALIDITY);
             Call::Break { name: name.clone(), order: order.clone(), expires_us }
         };
         match self.call(Operation::Break, LONGEST_TIMEOUT, call).await?.0 {

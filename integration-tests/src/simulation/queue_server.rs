@@ -47,6 +47,17 @@ struct State {
     ended: BTreeSet<RequestId>,
     /// The claims that had an effect after the release of their request, with their times.
     late: Vec<(i64, LockName)>,
+    /// The releases and the ends at a later time that had an effect, with their times.
+    ends: Vec<(i64, RequestId, EndKind)>,
+}
+
+/// The operations that end a hold of their own request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum EndKind {
+    /// A release, or the withdrawal of a request that waits.
+    Release,
+    /// The end of a hold at a later time.
+    Park,
 }
 
 #[derive(Debug, Clone)]
@@ -309,6 +320,9 @@ impl QueueServer {
             });
             removed = entries.len() < before;
         }
+        if removed {
+            state.ends.push((now, request.id, EndKind::Release));
+        }
         state.settle(&request.name, now, None, self.has(Planted::RevivedHold));
         if self.has(Planted::EarlyHandover) {
             hand_over_to_next(state, &request.name, now);
@@ -333,6 +347,12 @@ impl QueueServer {
     #[must_use]
     pub fn late(&self) -> Vec<(i64, LockName)> {
         lock(&self.state).late.clone()
+    }
+
+    /// Returns the releases and the ends at a later time that had an effect, with their times.
+    #[must_use]
+    pub fn ends(&self) -> Vec<(i64, RequestId, EndKind)> {
+        lock(&self.state).ends.clone()
     }
 
     /// Returns the time at which the hold of `name` with `token` expires, unless it was renewed later; `None` if it has ended.

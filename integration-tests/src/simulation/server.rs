@@ -12,10 +12,10 @@ use super::{
     clock::WallClock,
     live_entry::LiveEntry,
     network::{Network, Way},
-    plan::{PROCESSES, Plan, Planted, Style, stream},
+    plan::{PROCESSES, Plan, Planted, StoreKind, Style, stream},
     queue_call::{Call, Reply},
     queue_client::{Endpoint, QueueClient, ReplySender},
-    queue_server::{GrantRecord, QueueServer},
+    queue_server::{EndKind, GrantRecord, QueueServer},
     servers::{Events, Life, Opening, Servers},
     time::Time,
     timeline::Timeline,
@@ -37,6 +37,8 @@ pub struct Server {
     network: Arc<Network>,
     timeline: Arc<Timeline>,
     locks: QueueServer,
+    /// The letter of its clients in the timeline: processes, or lock services.
+    clients: char,
     planted: Option<Planted>,
     state: Mutex<State>,
 }
@@ -73,6 +75,7 @@ impl Server {
             Style::Calm => WallClock::draw_within(time.clone(), &mut random(9), CLOCK_SPREAD),
         };
         let (locks, planted) = (QueueServer::new(plan.planted), plan.planted);
+        let clients = if plan.store == StoreKind::Service { 'n' } else { 'p' };
         let state = State {
             random: random(8),
             refuses_until: 0,
@@ -91,9 +94,28 @@ impl Server {
             network,
             timeline,
             locks,
+            clients,
             planted,
             state: Mutex::new(state),
         })
+    }
+
+    /// Returns the claims and estimates of the clock that were too late.
+    #[must_use]
+    pub fn late(&self) -> Vec<Violation> {
+        let claims = self.locks.late().into_iter().map(|(at, name)| {
+            let what = format!("a claim of {name} after its release has an effect");
+            Violation::new(self.clock.to_run(at), "late claim", what)
+        });
+        let estimates = lock(&self.state).late_estimates.clone().into_iter();
+        claims.chain(estimates.map(|(at, what)| Violation::new(at, "clock", what))).collect()
+    }
+
+    /// Returns the releases and the ends at a later time that had an effect, with their times.
+    #[must_use]
+    pub fn ends(&self) -> Vec<(u64, RequestId, EndKind)> {
+        let ends = self.locks.ends().into_iter();
+        ends.map(|(at, request, kind)| (self.clock.to_run(at), request, kind)).collect()
     }
 
     fn receive(&self, link: usize, call: Call, sender: ReplySender) {
@@ -113,13 +135,13 @@ impl Server {
         let sent = self.timeline.is_recorded().then(|| call.to_string());
         let (reply, notifications) = self.locks.execute(now, call);
         if let Some(call) = sent {
-            self.timeline.note(self.name, || format!("p{} {call}: {reply}", link % PROCESSES));
+            self.timeline.note(self.name, || format!("{}{} {call}: {reply}", self.clients, link % PROCESSES));
         }
         self.network.send(link, Way::Back, move || drop(sender.send((now, reply))));
         for (subscriber, handover) in notifications {
             self.timeline.note(self.name, || {
-                let process = subscriber.link % PROCESSES;
-                format!("grants token {} to a waiter of p{process}", handover.grant.token)
+                let (token, link) = (handover.grant.token, subscriber.link % PROCESSES);
+                format!("grants token {token} to a waiter of {}{link}", self.clients)
             });
             self.network.send(subscriber.link, Way::Back, move || subscriber.wakeups.deliver(handover));
         }
@@ -164,7 +186,8 @@ impl Server {
         events: &Events<'_>,
         needs_no_release: impl Fn(&GrantRecord) -> bool,
     ) -> Vec<Violation> {
-        let (state, mut violations) = (lock(&self.state), Vec::new());
+        let mut violations = self.late();
+        let state = lock(&self.state);
         let mut found = |at, kind, what| violations.push(Violation::new(at, kind, what));
         let grants = self.locks.grants();
         // A grant may expire before the process receives it, and the request is granted the lock again.
@@ -176,13 +199,6 @@ impl Server {
                 let what = format!("orphan: no client has token {token} of {}, or releases it", request.name);
                 found(self.clock.to_run(*at), "orphan", what);
             }
-        }
-        for (at, name) in self.locks.late() {
-            let what = format!("a claim of {name} after its release has an effect");
-            found(self.clock.to_run(at), "late claim", what);
-        }
-        for (at, what) in &state.late_estimates {
-            found(*at, "clock", what.clone());
         }
         for (process, wakeups) in &state.wakeups {
             if !wakeups.is_empty() {

@@ -65,8 +65,8 @@ pub trait Servers: fmt::Debug + Send + Sync {
     /// Starts a server again.
     fn restart(&self, server: usize);
 
-    /// Cuts a server off from the other servers. By default they have no contact.
-    fn cut(&self, _server: usize) {}
+    /// Cuts a server off from the other servers, or from the store behind it, until `until`. By default it has no contact with any.
+    fn cut(&self, _server: usize, _until: u64) {}
 
     /// Ends the effect of [`cut`](Self::cut).
     fn heal(&self, _server: usize) {}

@@ -19,13 +19,15 @@ pub enum StoreKind {
     Azure,
     /// Two models of a server with queues, between which a fleet moves one process at a time by way of the transitional store `both:`
     Both,
+    /// The real client of the lock service, on two real services in front of the model of a server with queues
+    Service,
 }
 
 impl StoreKind {
     /// Returns true if a server keeps a lease for each hold.
     #[must_use]
     pub const fn keeps_leases(self) -> bool {
-        matches!(self, Self::Queue | Self::Mysql | Self::Postgres | Self::Redis | Self::Both)
+        matches!(self, Self::Queue | Self::Mysql | Self::Postgres | Self::Redis | Self::Both | Self::Service)
     }
 
     /// Returns the factor of all times of a run: the shortest lease of Azure is one of 15 s.

@@ -20,6 +20,7 @@ const STORES: &[StoreKind] = &[
     StoreKind::Zookeeper,
     StoreKind::Azure,
     StoreKind::Both,
+    StoreKind::Service,
 ];
 
 #[test]
@@ -74,6 +75,11 @@ fn redlock_breaks_no_promise() {
 #[test]
 fn azure_breaks_no_promise() {
     is_sound(StoreKind::Azure);
+}
+
+#[test]
+fn the_service_breaks_no_promise() {
+    is_sound(StoreKind::Service);
 }
 
 #[test]
@@ -251,4 +257,7 @@ find! {
     finds_half_renewals_of_transitions: BothHalfRenewal,
     finds_broken_waiters_of_transitions: BothBrokenWaiter,
     finds_fleets_that_move_at_once: BothSkippedStep,
+    finds_late_claims_of_the_service: ServiceLateClaim,
+    finds_late_releases_of_the_service: ServiceLateRelease,
+    finds_late_messages_of_the_service: ServiceLateMessage,
 }

@@ -32,6 +32,7 @@ use super::{
     redis::RedisServers,
     server::Server,
     servers::{Events, Servers},
+    service::ServiceServers,
     sql::SqlServers,
     time::{MS, Time},
     timeline::{Line, Timeline},
@@ -156,7 +157,7 @@ impl World {
             // Many requests that arrive after their time limit, when their release has overtaken them.
             StoreKind::Azure => Late { per_mille: 25, ms: 2000..9500 },
             // Many that arrive on connections that were given up, behind later ones.
-            StoreKind::Redlock => Late { per_mille: 15, ms: 100..3000 },
+            StoreKind::Redlock | StoreKind::Service => Late { per_mille: 15, ms: 100..3000 },
             _ => Late { per_mille: 5, ms: 100..1500 },
         };
         let links = plan.servers * PROCESSES;
@@ -171,6 +172,7 @@ impl World {
             StoreKind::Redis | StoreKind::Redlock => RedisServers::new(plan, parts),
             StoreKind::Zookeeper => ZookeeperServers::new(plan, parts),
             StoreKind::Azure => AzureServers::new(plan, parts),
+            StoreKind::Service => ServiceServers::new(plan, parts),
         };
         let machine = |number| LocalClock::draw(time.clone(), &mut stream(plan.seed, &[4, number as u64]));
         let machines: Vec<LocalClock> = (0..PROCESSES).map(machine).collect();
@@ -207,7 +209,7 @@ impl World {
             | StoreKind::Postgres
             | StoreKind::Redis
             | StoreKind::Both => 200..2000,
-            StoreKind::Redlock => 400..2000,
+            StoreKind::Redlock | StoreKind::Service => 400..2000,
             StoreKind::Zookeeper => 200..nanos(zookeeper::longest_lease(seed)) / MS,
             StoreKind::Azure => 1500..2000,
         };
@@ -274,7 +276,7 @@ impl World {
             }
             FaultKind::PauseServer => self.servers.pause(fault.server),
             FaultKind::RestartServer => self.servers.crash(fault.server),
-            FaultKind::CutServer => self.servers.cut(fault.server),
+            FaultKind::CutServer => self.servers.cut(fault.server, until),
             FaultKind::CutRequests(number) => self.network.cut(link(number), Way::There, until),
             FaultKind::CutReplies(number) => self.network.cut(link(number), Way::Back, until),
             FaultKind::Slow(number, by) => self.network.slow(link(number), by, until),

@@ -111,7 +111,7 @@ impl Servers for ZookeeperServers {
         self.ensemble.restart(server);
     }
 
-    fn cut(&self, server: usize) {
+    fn cut(&self, server: usize, _: u64) {
         self.ensemble.cut(server);
     }
 
