@@ -170,7 +170,7 @@ impl Client {
     /// Records that a hold with another token has replaced those before it.
     fn converted(&self, from: &Key, to: &Key, wish: &Wish) {
         let (now, record) = (self.time.now(), &mut *lock(&self.record));
-        record.holds.of(to).is_shared = record.holds.of(from).is_shared;
+        record.holds.convert(from, to, now);
         let Some(attempt) = record.attempts.get(&wish.owner) else { return };
         for token in attempt.tokens.range(..to.1) {
             record.holds.of(&(from.0.clone(), *token)).gone.get_or_insert(now);

@@ -115,6 +115,18 @@ impl Holds {
         }
     }
 
+    /// Records that the hold `from` has the token of `to` now. A client that is about to leave it may not know that, and ends it nevertheless if it was
+    /// broken.
+    pub fn convert(&mut self, from: &Key, to: &Key, now: u64) {
+        let old = self.of(from);
+        let (is_shared, leaving) = (old.is_shared, old.leaving);
+        let new = self.of(to);
+        (new.is_shared, new.leaving) = (is_shared, new.leaving + leaving);
+        if leaving > 0 {
+            new.ended.get_or_insert(now);
+        }
+    }
+
     /// Offers a handle to all processes.
     pub fn offer(&mut self, offer: Offer) {
         if self.offers.iter().filter(|other| other.step == offer.step).count() < MOST_OFFERS {

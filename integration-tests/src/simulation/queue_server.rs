@@ -47,13 +47,15 @@ struct State {
     ended: BTreeSet<RequestId>,
     /// The claims that had an effect after the release of their request, with their times.
     late: Vec<(i64, LockName)>,
-    /// The releases and the ends at a later time that had an effect, with their times.
-    ends: Vec<(i64, RequestId, EndKind)>,
+    /// The calls that were carried out, with their times.
+    executed: Vec<(i64, RequestId, Executed)>,
 }
 
-/// The operations that end a hold of their own request.
+/// A call that was carried out, although perhaps without an effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum EndKind {
+pub enum Executed {
+    /// A claim.
+    Claim,
     /// A release, or the withdrawal of a request that waits.
     Release,
     /// The end of a hold at a later time.
@@ -212,6 +214,7 @@ impl QueueServer {
         if is_late && !self.has(Planted::LateClaim) {
             return Reply::Expired;
         }
+        state.executed.push((now, request.id, Executed::Claim));
         state.settle(&request.name, now, Some(request.id), self.has(Planted::RevivedHold));
         let mut entries = state.locks.remove(&request.name).unwrap_or_default();
         let known = entries.iter().position(|entry| entry.request.id == request.id);
@@ -307,6 +310,7 @@ impl QueueServer {
             return Reply::Expired;
         }
         state.ended.insert(request.id);
+        state.executed.push((now, request.id, Executed::Release));
         if refused_us > now {
             state.released.insert(request.id, refused_us);
         }
@@ -319,9 +323,6 @@ impl QueueServer {
                 !(is_own || is_foreign && entry.queue_entry.held)
             });
             removed = entries.len() < before;
-        }
-        if removed {
-            state.ends.push((now, request.id, EndKind::Release));
         }
         state.settle(&request.name, now, None, self.has(Planted::RevivedHold));
         if self.has(Planted::EarlyHandover) {
@@ -349,10 +350,10 @@ impl QueueServer {
         lock(&self.state).late.clone()
     }
 
-    /// Returns the releases and the ends at a later time that had an effect, with their times.
+    /// Returns the claims, releases and ends at a later time that were carried out, with their times.
     #[must_use]
-    pub fn ends(&self) -> Vec<(i64, RequestId, EndKind)> {
-        lock(&self.state).ends.clone()
+    pub fn executed(&self) -> Vec<(i64, RequestId, Executed)> {
+        lock(&self.state).executed.clone()
     }
 
     /// Returns the time at which the hold of `name` with `token` expires, unless it was renewed later; `None` if it has ended.

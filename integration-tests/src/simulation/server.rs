@@ -15,7 +15,7 @@ use super::{
     plan::{PROCESSES, Plan, Planted, StoreKind, Style, stream},
     queue_call::{Call, Reply},
     queue_client::{Endpoint, QueueClient, ReplySender},
-    queue_server::{EndKind, GrantRecord, QueueServer},
+    queue_server::{Executed, GrantRecord, QueueServer},
     servers::{Events, Life, Opening, Servers},
     time::Time,
     timeline::Timeline,
@@ -111,11 +111,11 @@ impl Server {
         claims.chain(estimates.map(|(at, what)| Violation::new(at, "clock", what))).collect()
     }
 
-    /// Returns the releases and the ends at a later time that had an effect, with their times.
+    /// Returns the claims, releases and ends at a later time that were carried out, with their times.
     #[must_use]
-    pub fn ends(&self) -> Vec<(u64, RequestId, EndKind)> {
-        let ends = self.locks.ends().into_iter();
-        ends.map(|(at, request, kind)| (self.clock.to_run(at), request, kind)).collect()
+    pub fn executed(&self) -> Vec<(u64, RequestId, Executed)> {
+        let executed = self.locks.executed().into_iter();
+        executed.map(|(at, request, kind)| (self.clock.to_run(at), request, kind)).collect()
     }
 
     fn receive(&self, link: usize, call: Call, sender: ReplySender) {

@@ -7,7 +7,7 @@ use polylock_core::{
     RequestId,
 };
 
-use super::{EndKind, Entry, QueueServer, State, micros};
+use super::{Entry, Executed, QueueServer, State, micros};
 use crate::simulation::{plan::Planted, queue_call::Reply};
 
 impl State {
@@ -66,8 +66,8 @@ impl QueueServer {
         }
         if !entry.is_parked {
             (entry.is_parked, entry.expires_us) = (true, now + micros(left));
-            state.ends.push((now, request.id, EndKind::Park));
         }
+        state.executed.push((now, request.id, Executed::Park));
         if !refused.is_zero() {
             state.released.insert(request.id, now + micros(refused));
         }

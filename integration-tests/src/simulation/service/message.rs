@@ -8,7 +8,7 @@ use serde_json::Value;
 pub struct Message {
     /// The path of the operation.
     pub path: String,
-    /// True if it names its expiry.
+    /// True if it names its expiry: claims do in their bodies.
     pub expires: bool,
     /// The JSON of its body; `Null` without one.
     pub body: Value,
@@ -30,7 +30,8 @@ pub fn take(bytes: &mut Vec<u8>) -> Option<Message> {
     if bytes.len() < end + length {
         return None;
     }
-    let body = serde_json::from_slice(&bytes[end..end + length]).unwrap_or(Value::Null);
+    let body: Value = serde_json::from_slice(&bytes[end..end + length]).unwrap_or(Value::Null);
+    let expires = expires || body.get("expires").is_some();
     bytes.drain(..end + length);
     Some(Message { path, expires, body })
 }

@@ -8,7 +8,7 @@
 //! | [`node`] | one service: its process and its connections |
 //! | [`end`] | the service's end of a connection |
 //! | [`message`] | the messages of the clients, as they appear on a connection |
-//! | [`given_up`] | the promise that no message has an effect after its client has given it up |
+//! | [`given_up`] | the promise that nothing is carried out after its client has given it up |
 
 pub mod end;
 pub mod given_up;
@@ -148,7 +148,7 @@ impl Servers for ServiceServers {
 
     fn violations(&self, _: &Events<'_>) -> Vec<Violation> {
         let mut violations = self.store.late();
-        violations.extend(self.given_up.violations(self.store.ends()));
+        violations.extend(self.given_up.violations(self.store.executed()));
         violations
     }
 }
