@@ -21,8 +21,9 @@ const LONGEST_FREE_POLLED: Duration = Duration::from_millis(2500);
 /// The longest time between a grant at the server and the begin of its section, and between the end of a section and its release.
 const LONGEST_UNKNOWN: Duration = Duration::from_millis(800);
 
-/// The same in MySQL, and in PostgreSQL if a connection has ended without a sign. In MySQL, a process does not look up the requests of its own clients, whose waiters are notified by the release. If another process
-/// releases one by its handle, the waiters find that when they check the store, at most a second later.
+/// The same in MySQL. A process does not look up the requests of its own clients, whose waiters are notified by the release. If another process
+/// releases one by its handle, the waiters find that when they check the store, at most a second later. So do those of PostgreSQL if the
+/// connection that listens has ended without a sign.
 const LONGEST_RECHECKED: Duration = Duration::from_millis(1300);
 
 /// The same in the time after faults: a release that has failed is repeated.
