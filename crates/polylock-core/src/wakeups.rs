@@ -154,6 +154,16 @@ impl Wakeups {
             .for_each(|request| waiters.get_mut(request).into_iter().for_each(Registration::notify));
     }
 
+    /// Wakes the waiters of one lock in order of their registration, for example because a reply with their grants may have been lost.
+    pub fn notify_lock(&self, name: &LockName) {
+        let State { waiters, tickets, .. } = &mut *self.lock();
+        for request in tickets.values() {
+            if let Some(waiter) = waiters.get_mut(request).filter(|waiter| waiter.name == *name) {
+                waiter.notify();
+            }
+        }
+    }
+
     /// Returns true if a waiter of this process waits for `request` to leave.
     #[must_use]
     pub fn is_watched(&self, request: RequestId) -> bool {
@@ -284,6 +294,18 @@ mod tests {
         wakeups.remove(other.id);
         wakeups.deliver(handover(ticket, 3));
         assert!(wakeups.is_empty() && wakeups.lock().tickets.is_empty());
+    }
+
+    #[test]
+    fn the_waiters_of_one_lock_are_woken() {
+        let (wakeups, waiting, mut other) = (Wakeups::default(), request(), request());
+        other.name = LockName::new("other").unwrap();
+        for request in [&waiting, &other] {
+            wakeups.register(request).queued_at(3);
+        }
+        wakeups.notify_lock(&waiting.name);
+        assert_eq!(wakeups.notified(waiting.id).now_or_never(), Some(Wake::Stale));
+        assert_eq!(wakeups.notified(other.id).now_or_never(), None);
     }
 
     #[test]

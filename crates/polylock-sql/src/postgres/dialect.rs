@@ -196,9 +196,10 @@ impl<DB: PushDriver> Dialect for PostgresDialect<DB> {
                 let outcome = rows::release(rows.first(), 4, reply_lost).map_err(failed)?;
                 let next: Result<Vec<_>, _> = rows.iter().skip(1).map(read_handover).collect();
                 next.map_err(failed)?.into_iter().flatten().for_each(|next| wakeups.deliver(next));
-                if reply_lost {
-                    // The notification of the next holder may have been in the lost reply. A claim finds the grant.
-                    wakeups.notify_all();
+                if reply_lost || outcome == Release::Lost(LostReason::Gone) {
+                    // An earlier copy may have made grants to waiters of this process, and its reply was lost, or was sent to a caller that has
+                    // been relieved of its release. A claim finds them.
+                    wakeups.notify_lock(&request.name);
                 }
                 Ok(outcome)
             }
