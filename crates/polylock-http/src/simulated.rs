@@ -90,7 +90,7 @@ async fn open(opening: Connecting) -> Result<SendRequest<Body>, Failure> {
     Ok(connection)
 }
 
-/// Returns the failure of a request whose connection has ended: the server may have received it.
+/// Returns the failure of a request after the end of its connection: the server may have received it.
 fn ended(error: &hyper::Error) -> Failure {
     Failure::Unanswered(error.to_string())
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use polylock_core::{Error, FencingToken, HoldHandle, LostReason, Mode, sync::lock};
 
 use super::{
-    both::fleet::Step,
+    both::step::Step,
     holds::{Key, Offer},
     network::nanos,
     plan::StoreKind,

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use fastrand::Rng;
 use polylock_testkit::history::Section;
 
-use super::both::fleet::Step;
+use super::both::step::Step;
 
 /// The greatest number of handles that wait for a process.
 const MOST_OFFERS: usize = 8;

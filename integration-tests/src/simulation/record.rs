@@ -10,7 +10,7 @@ use polylock_core::{LockName, Mode};
 use polylock_testkit::history::Section;
 
 use super::{
-    both::fleet::Step,
+    both::step::Step,
     holds::{Holds, Key},
     live_entry::LiveEntry,
 };

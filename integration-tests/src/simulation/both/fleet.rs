@@ -12,7 +12,7 @@ use std::{
 use fastrand::Rng;
 use polylock_core::sync::lock;
 
-use super::grants::Grants;
+use super::{grants::Grants, step::Step};
 use crate::simulation::{
     network::nanos,
     plan::{LONG_LEASE, PROCESSES, Plan, Planted, SETTLED, stream},
@@ -27,17 +27,6 @@ const MARGIN: Duration = Duration::from_millis(100);
 
 /// The time before [`SETTLED`] in which no process moves, besides that of the longest lease: a late message may begin a lease.
 const AFTER_MOVES: Duration = Duration::from_millis(2900);
-
-/// The stores that a process uses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Step {
-    /// The old store alone.
-    Old,
-    /// Both, through the transitional store.
-    Both,
-    /// The new store alone.
-    New,
-}
 
 /// A process in one of its lives, as its clients know it.
 #[derive(Debug, Clone, Default)]

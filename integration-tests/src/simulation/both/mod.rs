@@ -2,7 +2,7 @@
 //!
 //! | module | part |
 //! |---|---|
-//! | [`fleet`] | the processes, and the steps in which they are |
+//! | [`fleet`], [`step`] | the processes, and the steps in which they are |
 //! | [`grants`] | the holds that processes have in both stores |
 //! | [`breaks`] | the breaks in both stores |
 //!
@@ -12,16 +12,13 @@
 pub mod breaks;
 pub mod fleet;
 pub mod grants;
+pub mod step;
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use polylock_core::{FencingToken, LockName, Request, RequestId, transition};
 
-use self::{
-    breaks::Breaks,
-    fleet::{Fleet, Step},
-    grants::Grants,
-};
+use self::{breaks::Breaks, fleet::Fleet, grants::Grants, step::Step};
 use super::{
     live_entry::LiveEntry,
     network::Network,

@@ -6,7 +6,7 @@ use fastrand::Rng;
 
 use super::{Node, World, lock};
 use crate::simulation::{
-    both::fleet::{Fleet, Step},
+    both::{fleet::Fleet, step::Step},
     network::nanos,
     plan::{Fault, FaultKind, PROCESSES, Planted, between, stream},
     time::MS,

@@ -107,9 +107,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "Azure: a former holder can still release a lease that was broken by force",
         file: "crates/polylock-azure/src/breaks.rs",
-        from: "                    self.revoke_broken_lease(name).await;
-",
-        to: "",
+        from: "if self.revoke_broken_lease(name, &state).await {",
+        to: "if true {",
         test: ("conformance", "azure::breaking::by_force_is_reported_by_the_release"),
     },
     Mutant {
