@@ -88,6 +88,11 @@ impl Guard {
         self.hold().check().is_ok()
     }
 
+    /// Returns true if the hold has ended because it has lasted for its longest time.
+    pub(crate) fn has_lasted(&self) -> bool {
+        matches!(self.hold().check(), Err(Ended::Lost(LostReason::MaxHold)))
+    }
+
     /// Returns the instant at which the hold ends if no renewal is acknowledged before, on the clock of its
     /// [`Locks`](crate::Locks); the current time if the hold has ended.
     #[must_use]

@@ -15,8 +15,8 @@ use std::{
 
 use async_trait::async_trait;
 use polylock_core::{
-    Backend, Capabilities, ClaimOutcome, Clock, Error, InvalidName, KeepAlive, Locks, Mode, MultiGuard,
-    NotAcquired, OwnerId, Release, Request, Result, Store, SystemClock, Wake, memory,
+    Backend, Capabilities, ClaimOutcome, Clock, Error, InvalidName, KeepAlive, Locks, LostReason, Mode,
+    MultiGuard, NotAcquired, OwnerId, Release, Request, Result, Store, SystemClock, Wake, memory,
 };
 
 fn locks() -> Locks {
@@ -208,4 +208,44 @@ fn works_from_any_executor() {
     waiting.join().unwrap().unwrap();
     assert!(block_on(locks.clone().close(Duration::from_secs(20))));
     assert!(block_on(locks.inspect("a")).unwrap().is_free());
+}
+
+/// The in-memory store, which replies to claims late.
+#[derive(Debug)]
+struct Slow(Arc<dyn Backend>);
+
+#[async_trait]
+impl Backend for Slow {
+    fn capabilities(&self) -> &Capabilities {
+        self.0.capabilities()
+    }
+
+    async fn claim(&self, request: &Request) -> Result<ClaimOutcome> {
+        let outcome = self.0.claim(request).await;
+        SystemClock.sleep_until(SystemClock.now() + Duration::from_millis(60)).await;
+        outcome
+    }
+
+    async fn wait(&self, request: &Request) -> Result<Wake> {
+        self.0.wait(request).await
+    }
+
+    async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>> {
+        self.0.keep_alive(requests).await
+    }
+
+    async fn release(&self, request: &Request) -> Result<Release> {
+        self.0.release(request).await
+    }
+}
+
+/// Otherwise the try would begin again for ever: each time the first lock would be lost before the second one is granted.
+#[tokio::test]
+async fn a_try_of_several_locks_ends_if_the_first_one_lasts_for_too_short_a_time() {
+    let locks = Locks::new(Store::new(Arc::new(Slow(memory::connect().backend))));
+    let both = locks.lock_many(["a", "b"]).max_hold(Duration::from_millis(100));
+    let outcome = tokio::time::timeout(Duration::from_secs(10), both.try_acquire()).await.unwrap();
+    let Err(Error::Lost { name, reason: LostReason::MaxHold }) = outcome else { panic!("{outcome:?}") };
+    assert_eq!(name.as_str(), "a");
+    assert!(locks.lock("a").try_acquire().await.unwrap().is_some(), "it is released");
 }

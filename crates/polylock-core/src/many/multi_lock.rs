@@ -6,8 +6,8 @@ use futures_util::future::join_all;
 
 use super::{MultiGuard, partial::PartialSet};
 use crate::{
-    ConfigError, Error, Guard, InvalidName, Lock, LockName, Mode, NotAcquired, OwnerId, Progress, Request,
-    Result,
+    ConfigError, Error, Guard, InvalidName, Lock, LockName, LostReason, Mode, NotAcquired, OwnerId, Progress,
+    Request, Result,
     engine::{Steps, StoreHandle},
     guard::RELEASE_LIMIT,
 };
@@ -73,7 +73,8 @@ impl MultiLock {
         Self { template: self.template.outage(outage), ..self }
     }
 
-    /// Sets the longest time of each hold; see [`Lock::max_hold`]. The lock that was granted first is lost first.
+    /// Sets the longest time of each hold; see [`Lock::max_hold`]. The lock that was granted first is lost first: the time must be longer
+    /// than the wait for the others.
     pub fn max_hold(self, time: Duration) -> Self {
         Self { template: self.template.max_hold(time), ..self }
     }
@@ -138,7 +139,8 @@ impl MultiLock {
     /// Acquires the locks if no other request is ahead of any; returns `None` otherwise, and holds none of them.
     ///
     /// # Errors
-    /// The same as [`Lock::try_acquire`]; [`Error::Config`] if there are no names.
+    /// The same as [`Lock::try_acquire`]; [`Error::Config`] if there are no names; [`Error::Lost`] if the store takes longer to grant them than
+    /// the [`max_hold`](Self::max_hold) of the first one.
     ///
     /// # Cancel safety
     /// The same as [`acquire`](Self::acquire).
@@ -182,6 +184,11 @@ impl MultiLock {
             let guards = partial.take();
             if guards.len() == names.len() && guards.iter().all(Guard::is_held) {
                 return Ok(MultiGuard::new(guards));
+            }
+            // Nobody is waited for, so the next attempt would lose it, too.
+            if let Some(guard) = guards.iter().find(|guard| !queues && guard.has_lasted()) {
+                let (name, reason) = (guard.name().clone(), LostReason::MaxHold);
+                failed.get_or_insert(Error::Lost { name, reason });
             }
             // Each release continues if this future is dropped.
             join_all(guards.into_iter().map(|guard| guard.release_within(Some(RELEASE_LIMIT)))).await;
