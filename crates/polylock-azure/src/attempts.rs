@@ -10,7 +10,7 @@ use polylock_core::{
     sync::lock,
 };
 
-use crate::lease_record::LeaseRecord;
+use crate::{lease_record::LeaseRecord, wire::MAX_DELAY};
 
 /// The shortest and the longest pause of a waiter: each is twice the one before. Up to a quarter is subtracted at random, so that the
 /// waiters of many processes do not send requests at the same time.
@@ -34,6 +34,11 @@ pub(crate) struct Attempt {
 }
 
 impl Attempt {
+    /// Returns the time until which a copy of its claim may arrive. No process claims it any more when another one adopts its hold.
+    pub(crate) fn claimed_until(&self) -> Moment {
+        self.first_claim.max(self.lease.unanswered.unwrap_or_default()) + MAX_DELAY
+    }
+
     /// Returns the pause before the next claim.
     pub(crate) fn next_pause(&mut self) -> Duration {
         self.pause = (self.pause * 2).clamp(POLL_PAUSES.0, POLL_PAUSES.1);

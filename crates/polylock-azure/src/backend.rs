@@ -133,6 +133,9 @@ impl AzureBackend {
             return Ok(if queued { Release::Released } else { Release::Lost(LostReason::Gone) });
         }
         let (lease, timeout) = (LeaseId::of(request.id), self.timeout(request));
+        if request.outlives_process {
+            self.end_record(request, timeout).await?;
+        }
         let outcome = match self.blobs.release(&request.name, &lease, timeout).await {
             Ok(()) => Release::Released,
             Err(cause) if is_gone(&cause) => match queued || cause.was_resent() {

@@ -1,4 +1,4 @@
-//! Gives a hold a lease of another duration: never a shorter one.
+//! Gives a hold a lease of another duration, never a shorter one; and ends a hold for all processes that know it.
 //!
 //! A renewal extends by the duration of the last acquisition, and no reply names that duration. Several processes may renew one hold, with
 //! different TTLs. So the record in the blob has the greatest TTL of the hold, and orders the acquisitions:
@@ -12,7 +12,12 @@
 //! The service lets a lease that was broken, and has ended, be acquired again with its id. A break may come between the two steps, and so
 //! the hold is broken again if it has a notice after step 2. The notice is written before the lease is broken.
 //!
-//! The acquisition of a claim has no such condition, because its client does not know the blob yet.
+//! It also lets a lease be acquired again with its id after its release. So before the release of a hold that other processes know, its
+//! record is written anew, as that of no request: an adoption that read the old one is refused in step 1 or 2, however late it arrives, and one that
+//! reads the new one finds no hold.
+//!
+//! The acquisition of a claim has no such condition, because its client does not know the blob yet. A late copy makes the duration that of the claim,
+//! which is in the record, too. So as long as one may arrive, nobody relies on more than that, and the lease is acquired anew with each renewal.
 
 use std::time::Duration;
 
@@ -26,8 +31,8 @@ use crate::{
 };
 
 impl AzureBackend {
-    /// Makes the lease of `request`, which holds the lock, last for its TTL or the one in the record, whichever is greater. Returns that
-    /// duration, and the time from which it counts; `None` if the request does not hold the lock any more.
+    /// Makes the lease of `request`, which holds the lock, last for its TTL or the one in the record, whichever is greater. Returns the
+    /// duration to rely on, and the time from which it counts; `None` if the request does not hold the lock any more.
     pub(crate) async fn prolong(
         &self,
         request: &Request,
@@ -37,7 +42,7 @@ impl AzureBackend {
         for _ in 0..TRIES {
             let Some((record, mut etag)) = self.held_record(request, timeout).await? else { return Ok(None) };
             let lease = record.ttl.max(whole_seconds(request.ttl));
-            let token = record.token;
+            let (token, claim) = (record.token, record.claim);
             if record.ttl < lease {
                 let longer = Record { ttl: lease, ..record };
                 match self.blobs.write(name, &lease_id, &longer, etag.as_ref(), timeout).await {
@@ -63,8 +68,10 @@ impl AzureBackend {
                             _ => return Ok(None),
                         }
                     }
-                    self.attempts.update(request, |attempt| attempt.token = Some(token));
-                    return Ok(Some((lease, sent)));
+                    return Ok(Some(self.attempts.update(request, |attempt| {
+                        attempt.token = Some(token);
+                        (if sent < attempt.claimed_until() { lease.min(claim) } else { lease }, sent)
+                    })));
                 }
                 Err(cause) => match cause.refusal() {
                     Some(Refusal::Changed) => {}
@@ -73,6 +80,27 @@ impl AzureBackend {
                     _ if is_gone(&cause) => return Ok(None),
                     _ => return Err(cause),
                 },
+            }
+        }
+        Err(Cause::lease_keeps_changing())
+    }
+
+    /// Writes in the record of `request`, if it holds the lock, that its hold has ended.
+    pub(crate) async fn end_record(&self, request: &Request, timeout: Duration) -> Result<(), Cause> {
+        let (name, lease_id) = (&request.name, LeaseId::of(request.id));
+        for _ in 0..TRIES {
+            let Some((record, etag)) = self.held_record(request, timeout).await? else { return Ok(()) };
+            let ended = Record { grant: Fingerprint::ended(), ..record };
+            match self.blobs.write(name, &lease_id, &ended, etag.as_ref(), timeout).await {
+                Ok(after) => {
+                    if let Some(etag) = after {
+                        self.records.insert(name, etag, ended);
+                    }
+                    return Ok(());
+                }
+                Err(cause) if cause.refusal() == Some(Refusal::Changed) => {}
+                Err(cause) if is_gone(&cause) => return Ok(()),
+                Err(cause) => return Err(cause),
             }
         }
         Err(Cause::lease_keeps_changing())

@@ -14,8 +14,12 @@ const OWNER: &str = "polylockowner";
 const LABEL: &str = "polylocklabel";
 const WAITER: &str = "polylockwaits";
 const TTL: &str = "polylockttl";
+const CLAIM: &str = "polylockclaim";
 const BROKEN: &str = "polylockbroken";
 const NOTICE: &str = "polylocknotice";
+
+/// The shortest lease.
+pub(crate) const SHORTEST_LEASE: Duration = Duration::from_secs(15);
 
 /// Encodes a text, because a header contains only ASCII.
 fn encoded(text: &str) -> String {
@@ -69,6 +73,11 @@ impl Fingerprint {
         let hash = Sha256::digest(request.to_bytes());
         Self(hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect())
     }
+
+    /// Returns what the record of a hold has once it is being released: the fingerprint of no request.
+    pub(crate) fn ended() -> Self {
+        Self("ended".to_owned())
+    }
 }
 
 /// The last grant of a lock.
@@ -80,6 +89,8 @@ pub(crate) struct Record {
     pub(crate) label: String,
     /// The duration of its lease.
     pub(crate) ttl: Duration,
+    /// The duration that its claim has asked for.
+    pub(crate) claim: Duration,
 }
 
 /// The content of a blob's metadata.
@@ -106,6 +117,7 @@ impl Record {
             owner: request.owner.clone(),
             label: request.label.as_ref().map_or("", |label| label.as_str()).to_owned(),
             ttl,
+            claim: ttl,
         }
     }
 
@@ -116,6 +128,7 @@ impl Record {
             (GRANT.to_owned(), self.grant.0.clone()),
             (OWNER.to_owned(), encoded(self.owner.as_str())),
             (TTL.to_owned(), self.ttl.as_secs().to_string()),
+            (CLAIM.to_owned(), self.claim.as_secs().to_string()),
         ]);
         if !self.label.is_empty() {
             metadata.insert(LABEL.to_owned(), encoded(&self.label));
@@ -133,13 +146,16 @@ impl Content {
         if get(FENCE).is_none() && get(GRANT).is_none() {
             return Self::NeverGranted;
         }
+        let seconds = |text: &str| text.parse().ok().map(Duration::from_secs);
         let record = || {
             Some(Record {
                 token: FencingToken::new(get(FENCE)?.parse::<i64>().ok()?)?,
                 grant: Fingerprint(get(GRANT)?.to_owned()),
                 owner: OwnerId::sanitized(&decoded(get(OWNER)?).filter(|owner| !owner.is_empty())?),
                 label: get(LABEL).and_then(decoded).unwrap_or_default(),
-                ttl: Duration::from_secs(get(TTL)?.parse().ok()?),
+                ttl: get(TTL).and_then(seconds)?,
+                // Programs of earlier versions do not write it.
+                claim: get(CLAIM).map_or(Some(SHORTEST_LEASE), seconds)?,
             })
         };
         record().map_or(Self::Foreign, Self::Grant)

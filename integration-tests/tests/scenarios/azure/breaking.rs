@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use polylock::{Guard, Locks, LostReason};
+use polylock::{Error, Guard, Locks, LostReason};
 use polylock_core::BreakNotice;
 use polylock_integration_tests::{
     clock::{now, until},
@@ -266,4 +266,30 @@ async fn a_hold_that_is_broken_during_its_adoption_stays_broken() {
     let (forced, at_the_end) = tokio::join!(broken_by(true), broken_by(false));
     assert!(["available", "broken"].contains(&&*forced), "the lock is free at once: {forced}");
     assert_ne!(at_the_end, "leased");
+}
+
+/// 1. A process adopts a hold: it reads the blob, and its acquisition is delayed on its way;
+/// 2. another process that has adopted the hold releases it;
+/// 3. the acquisition arrives.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hold_that_is_released_during_its_adoption_stays_released() {
+    const DELAY: Duration = Duration::from_secs(2);
+    let namespace = Namespace::of(server());
+    let there = namespace.locks().await;
+    let proxy = Proxy::to_http(server().port());
+    let patient = format!("{}&polylock.operation_timeout=8s", proxy.url(&namespace.url));
+    let adopter = Locks::connect(&patient).await.unwrap();
+    acquire_and_release(&adopter, "first").await;
+    let guard = there.lock("a").ttl(Duration::from_secs(60)).acquire().await.unwrap();
+    let handle = guard.into_handle().await.unwrap();
+    let guard = there.adopt(&handle).await.unwrap();
+    proxy.fault_next(["x-ms-lease-action: acquire"], RequestFault::Delay(DELAY));
+    let began = now();
+    let adopting = tokio::spawn(async move { adopter.adopt(&handle).await });
+    until("the acquisition is under way", async || proxy.counts().faulted > 0).await;
+    guard.release().await.unwrap();
+    assert!(now().since(began) < DELAY, "the acquisition has arrived before the release");
+    let adopted = adopting.await.unwrap();
+    assert!(matches!(adopted, Err(Error::Lost { reason: LostReason::Gone, .. })), "{adopted:?}");
+    assert_eq!(namespace.lease_state("a").await, "available");
 }

@@ -18,6 +18,13 @@ pub(super) const MUTANTS: &[Mutant] = &[
         test: ("scenarios", "azure::breaking::a_hold_that_is_broken_during_its_adoption_stays_broken"),
     },
     Mutant {
+        name: "Azure: an adoption that arrives late revives a hold that was released",
+        file: "crates/polylock-azure/src/backend.rs",
+        from: "if request.outlives_process {",
+        to: "if false {",
+        test: ("scenarios", "azure::breaking::a_hold_that_is_released_during_its_adoption_stays_released"),
+    },
+    Mutant {
         name: "the deletion of a namespace leaves leased blobs, in Azure",
         file: "crates/polylock-azure/src/blobs.rs",
         from: "let broken = self.send(timeout, self.container.blob_client(blob).break_lease(Some(now))).await;",
