@@ -12,7 +12,10 @@ pub(crate) use crate::simulation::{
 use real::{Current, current, spawn_in};
 #[cfg(not(feature = "simulation"))]
 pub(crate) use real::{fill, has_bug, is_io_task, is_simulated, nanos, sleep_until, spawn, spawn_on};
-use tokio::{runtime::Handle, task::JoinHandle};
+use tokio::{
+    runtime::Handle,
+    task::{JoinError, JoinHandle},
+};
 
 /// Starts tasks beside the task that has created it: on the same runtime and, in tests, in the same simulated process.
 ///
@@ -44,6 +47,23 @@ impl Executor {
         F: Future<Output: Send> + Send + 'static,
     {
         spawn_in(self.process.as_ref(), &self.runtime, future)
+    }
+
+    /// Runs `work`, which may block, on a thread for such work; in a simulated process, at once.
+    ///
+    /// # Errors
+    /// If `work` panics.
+    ///
+    /// # Cancel safety
+    /// `work` runs to its end.
+    pub async fn blocking<T: Send + 'static>(
+        self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, JoinError> {
+        match self.process {
+            Some(_) => Ok(work()),
+            None => self.runtime.spawn_blocking(work).await,
+        }
     }
 }
 

@@ -69,6 +69,12 @@ impl WallClock {
         Self(LocalClock { time, offset: 0, ppm: 0 })
     }
 
+    /// Returns the wall clock of the machine with this monotonic one.
+    #[must_use]
+    pub const fn of_machine(clock: LocalClock) -> Self {
+        Self(clock)
+    }
+
     /// Draws the clock of a server that is ahead by less than `offset` at the begin of the run.
     pub fn draw_within(time: Arc<Time>, random: &mut Rng, offset: u64) -> Self {
         Self(LocalClock::draw_within(time, random, offset))

@@ -96,7 +96,9 @@ impl Client {
             match converted {
                 Ok(()) => {
                     self.converted(&key, &key_of(&guard), wish);
-                    let wish = Wish { invoked: began, way: Way::Wait, ..wish.clone() };
+                    let mut wish = Wish { invoked: began, way: Way::Wait, ..wish.clone() };
+                    // Another process may have converted it before.
+                    wish.invoked = self.converted_since(&wish);
                     return Box::pin(self.hold(Held::Lock(guard), &wish)).await;
                 }
                 // The drop of the guard releases it, unless it was lost.

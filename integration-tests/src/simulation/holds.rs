@@ -34,6 +34,9 @@ pub struct HoldRecord {
     pub ends: u32,
     /// The number of clients that are about to leave it to others.
     leaving: u32,
+    /// True if a client has left it to expire in a store that would free it when the process ends. Core then sets the end of its lease, and
+    /// releases it if it is broken.
+    pub is_left: bool,
     /// The time since which the store is known not to renew it: a release, a conversion, or its end at a later time was confirmed.
     pub gone: Option<u64>,
     /// The time at which a break of it was first requested.
@@ -50,7 +53,14 @@ impl HoldRecord {
     /// Returns true if a client has ended it, or has removed it by force: the store need not have it.
     #[must_use]
     pub const fn is_over(&self) -> bool {
-        self.ended.is_some() || self.forced.is_some()
+        self.ended.is_some() || self.forced.is_some() || (self.is_left && self.broken.is_some())
+    }
+
+    /// Returns true if a second client may have ended it: by an end of its own, or because it leaves a hold that is broken, which core
+    /// releases then.
+    #[must_use]
+    pub const fn may_have_ended_elsewhere(&self) -> bool {
+        self.ends > 1 || self.forced.is_some() || (self.leaving > 0 && self.broken.is_some())
     }
 
     /// Records that a client ends it for all.
@@ -94,6 +104,14 @@ impl Holds {
     pub fn end(&mut self, lock: &str, tokens: &BTreeSet<u64>, now: u64) {
         for token in tokens {
             self.of(&(lock.to_owned(), *token)).end(now);
+        }
+    }
+
+    /// Records that a process with this hold has ended, in a store that frees it then, unless other processes may have it.
+    pub fn bury(&mut self, key: &Key, now: u64) {
+        let hold = self.of(key);
+        if !hold.is_shared {
+            hold.end(now);
         }
     }
 

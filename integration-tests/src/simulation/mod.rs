@@ -14,6 +14,7 @@
 //! | [`socket`], [`listener`] | the connections of real clients, and a server's end of them |
 //! | [`queue_server`], [`queue_call`], [`server`], [`queue_client`] | the model of a store with queues: its rules and its calls, the server behind the network, the client |
 //! | [`sql`] | the server of the real MySQL and PostgreSQL stores |
+//! | [`sqlite`] | the real SQLite store on a real file |
 //! | [`redis`] | the servers of the real Redis and Redlock clients |
 //! | [`zookeeper`] | the ensemble of the real ZooKeeper store |
 //! | [`both`] | the servers of the transitional store, and the fleet that moves |
@@ -50,6 +51,7 @@ pub mod service;
 pub mod shrink;
 pub mod socket;
 pub mod sql;
+pub mod sqlite;
 pub mod store_kind;
 #[cfg(test)]
 mod tests;

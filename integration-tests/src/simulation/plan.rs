@@ -152,7 +152,12 @@ pub fn between(random: &mut Rng, ms: Range<u64>) -> Duration {
 /// Returns the number of servers of `store` in the run of `seed`.
 fn servers(store: StoreKind, seed: u64) -> usize {
     match store {
-        StoreKind::Queue | StoreKind::Mysql | StoreKind::Postgres | StoreKind::Redis | StoreKind::Azure => 1,
+        StoreKind::Queue
+        | StoreKind::Mysql
+        | StoreKind::Postgres
+        | StoreKind::Sqlite
+        | StoreKind::Redis
+        | StoreKind::Azure => 1,
         StoreKind::Both | StoreKind::Service => 2,
         StoreKind::Redlock => stream(seed, &[6]).choice([3, 5]).unwrap_or(3),
         StoreKind::Zookeeper => stream(seed, &[6]).choice([1, 3, 3]).unwrap_or(3),

@@ -91,6 +91,20 @@ pub enum Planted {
     PostgresLostNotification,
     /// PostgreSQL: a claim does not expire.
     PostgresLateClaim,
+    /// SQLite: a keep-alive sets the lease, also to an earlier end.
+    SqliteShorteningRenewal,
+    /// SQLite: a release ends the hold of any request.
+    SqliteForeignRelease,
+    /// SQLite: a release hands the lock over without a check of the holders.
+    SqliteUncheckedHandover,
+    /// SQLite: a claim does not check the requests that wait.
+    SqliteOvertakenWaiter,
+    /// SQLite: a break ends whatever holds the lock has.
+    SqliteUntargetedBreak,
+    /// SQLite: a hold that may outlive its process is freed when the process ends.
+    SqliteFreedHold,
+    /// SQLite: a process does not notice that another one has changed the file.
+    SqliteUnnoticedChange,
     /// Redis: a claim does not expire, and finds no record of its release.
     RedisLateClaim,
     /// Redis: a claim does not check the holders.
@@ -236,6 +250,13 @@ impl Planted {
             | P::PostgresUntargetedBreak
             | P::PostgresLostNotification
             | P::PostgresLateClaim => StoreKind::Postgres,
+            P::SqliteShorteningRenewal
+            | P::SqliteForeignRelease
+            | P::SqliteUncheckedHandover
+            | P::SqliteOvertakenWaiter
+            | P::SqliteUntargetedBreak
+            | P::SqliteFreedHold
+            | P::SqliteUnnoticedChange => StoreKind::Sqlite,
             P::RedisLateClaim
             | P::RedisUncheckedClaim
             | P::RedisUncheckedHandover

@@ -141,7 +141,7 @@ fn longest_unknown(store: StoreKind, round_trip: Duration) -> Duration {
         }
         // One store after the other, and the raise of a token in each of them.
         StoreKind::Both => LONGEST_UNNOTICED.0 + 2 * LONGEST_UNNOTICED.1 * round_trip,
-        StoreKind::Mysql | StoreKind::Postgres => LONGEST_RECHECKED,
+        StoreKind::Mysql | StoreKind::Postgres | StoreKind::Sqlite => LONGEST_RECHECKED,
         StoreKind::Redlock | StoreKind::Azure | StoreKind::Service => LONGEST_UNKNOWN,
     }
 }

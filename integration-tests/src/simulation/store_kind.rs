@@ -9,6 +9,8 @@ pub enum StoreKind {
     Mysql,
     /// The real PostgreSQL store with its engine, on a model of the server's tables, functions and notifications
     Postgres,
+    /// The real SQLite store, on a real file
+    Sqlite,
     /// The real client of Redis, on a server that executes its scripts
     Redis,
     /// The real client of Redlock, on three or five servers that execute its scripts
@@ -27,7 +29,16 @@ impl StoreKind {
     /// Returns true if a server keeps a lease for each hold.
     #[must_use]
     pub const fn keeps_leases(self) -> bool {
-        matches!(self, Self::Queue | Self::Mysql | Self::Postgres | Self::Redis | Self::Both | Self::Service)
+        matches!(
+            self,
+            Self::Queue
+                | Self::Mysql
+                | Self::Postgres
+                | Self::Sqlite
+                | Self::Redis
+                | Self::Both
+                | Self::Service
+        )
     }
 
     /// Returns the factor of all times of a run: the shortest lease of Azure is one of 15 s.

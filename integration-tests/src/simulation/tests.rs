@@ -15,6 +15,7 @@ const STORES: &[StoreKind] = &[
     StoreKind::Queue,
     StoreKind::Mysql,
     StoreKind::Postgres,
+    StoreKind::Sqlite,
     StoreKind::Redis,
     StoreKind::Redlock,
     StoreKind::Zookeeper,
@@ -60,6 +61,11 @@ fn mysql_breaks_no_promise() {
 #[test]
 fn postgres_breaks_no_promise() {
     is_sound(StoreKind::Postgres);
+}
+
+#[test]
+fn sqlite_breaks_no_promise() {
+    is_sound(StoreKind::Sqlite);
 }
 
 #[test]
@@ -212,6 +218,13 @@ find! {
     finds_breaks_without_target_of_postgres: PostgresUntargetedBreak,
     finds_lost_notifications_of_postgres: PostgresLostNotification,
     finds_late_claims_of_postgres: PostgresLateClaim,
+    finds_renewals_that_shorten_of_sqlite: SqliteShorteningRenewal,
+    finds_releases_of_other_requests_of_sqlite: SqliteForeignRelease,
+    finds_unchecked_handovers_of_sqlite: SqliteUncheckedHandover,
+    finds_overtaken_waiters_of_sqlite: SqliteOvertakenWaiter,
+    finds_breaks_without_target_of_sqlite: SqliteUntargetedBreak,
+    finds_freed_holds_of_sqlite: SqliteFreedHold,
+    finds_unnoticed_changes_of_sqlite: SqliteUnnoticedChange,
     finds_late_claims_of_redis: RedisLateClaim,
     finds_unchecked_claims_of_redis: RedisUncheckedClaim,
     finds_unchecked_handovers_of_redis: RedisUncheckedHandover,

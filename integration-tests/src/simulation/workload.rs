@@ -220,7 +220,9 @@ impl Client {
 
     /// Records an error.
     pub fn fail(&self, error: &Error, what: impl FnOnce() -> String) {
-        if !error.is_temporary() && !error.is_not_acquired() {
+        // The first of several locks may have lasted for its longest time before the last one is granted.
+        let is_short = error.lost() == Some(&LostReason::MaxHold);
+        if !error.is_temporary() && !error.is_not_acquired() && !is_short {
             lock(&self.record).surprises.push(format!("{}: {}", self.name, error.chain()));
         }
         self.note(|| format!("{}: {}", what(), error.chain()));
@@ -298,15 +300,16 @@ impl Client {
         let is_confirmed = matches!(end, End::Release | End::StallRelease(_) | End::ReleaseAfter(_));
         if outcome.is_ok() && is_confirmed {
             let tokens = record.attempts.get(&wish.owner).map(|attempt| attempt.tokens.clone());
-            for token in tokens.unwrap_or_default() {
+            // The end at a later time names the token.
+            let last = if let End::ReleaseAfter(_) = end { key.1 } else { u64::MAX };
+            for token in tokens.unwrap_or_default().into_iter().filter(|token| *token <= last) {
                 record.holds.of(&(key.0.clone(), token)).gone.get_or_insert(now);
             }
         }
         if let Err(Error::Lost { reason: LostReason::Broken(_), .. }) = outcome {
             record.check_broken(&key, now);
         }
-        let is_ended_elsewhere =
-            record.holds.get(&key).is_some_and(|hold| hold.ends > 1 || hold.forced.is_some());
+        let is_ended_elsewhere = record.holds.get(&key).is_some_and(HoldRecord::may_have_ended_elsewhere);
         // Another process that has the hold may release it.
         let is_left_to_others =
             matches!(end, End::LeaveToExpire) && record.holds.get(&key).is_some_and(|hold| hold.is_shared);
@@ -462,12 +465,10 @@ impl Client {
         let Some(attempt) = record.attempts.get_mut(&wish.owner) else { return };
         // The end at a later time names the token, so a process that does not know of a conversion ends nothing with it.
         if !is_end || is_park && attempt.tokens.last().is_some_and(|last| *last > key.1) {
-            let is_shared = record.holds.of(key).is_shared;
-            return attempt.leave(
-                &self.name,
-                if is_shared { keeps.max(attempt.longest) } else { keeps },
-                now,
-            );
+            let hold = record.holds.of(key);
+            hold.is_left |= self.plan.store == StoreKind::Sqlite;
+            let keeps = if hold.is_shared { keeps.max(attempt.longest) } else { keeps };
+            return attempt.leave(&self.name, keeps, now);
         }
         attempt.end(&self.name, keeps, now);
         // A release ends the request, also by a process that does not know of a conversion.

@@ -34,6 +34,7 @@ use super::{
     servers::{Events, Servers},
     service::ServiceServers,
     sql::SqlServers,
+    sqlite::SqliteServers,
     time::{MS, Time},
     timeline::{Line, Timeline},
     violation::Violation,
@@ -83,18 +84,19 @@ pub fn run(plan: &Plan, is_recorded: bool) -> io::Result<Outcome> {
         })
         .build()?;
     let outcome = runtime.block_on(async {
-        let world = World::new(plan, time.clone(), is_recorded);
+        let world = World::new(plan, time.clone(), is_recorded)?;
         let mut main = tokio::spawn(world.run());
         poll_fn(|context| {
             *lock(&driver) = Some(context.waker().clone());
             std::pin::Pin::new(&mut main).poll(context)
         })
         .await
+        .map_err(io::Error::other)
     });
     // These refer to the runtime, which ends with them.
     time.end();
     *lock(&driver) = None;
-    outcome.map_err(io::Error::other)
+    outcome
 }
 
 #[derive(Debug)]
@@ -145,9 +147,11 @@ impl Node {
 }
 
 impl World {
-    fn new(plan: &Plan, time: Arc<Time>, is_recorded: bool) -> Arc<Self> {
+    fn new(plan: &Plan, time: Arc<Time>, is_recorded: bool) -> io::Result<Arc<Self>> {
         let noisy_until = if plan.is_noisy { nanos(plan.time(FAULTS_END)) } else { 0 };
         let latencies = match plan.style {
+            // An operation has several statements.
+            _ if plan.store == StoreKind::Sqlite => [1, 3, 15],
             _ if plan.servers > 1 => [1, 5, 20],
             Style::Busy => [1, 5, 50],
             // Nearly all replies arrive before an operation is taken over from its caller.
@@ -164,18 +168,22 @@ impl World {
         let network = Network::new(time.clone(), plan.seed, noisy_until, links, latencies, late);
         let timeline = Timeline::new(time.clone(), is_recorded);
         let parts = (time.clone(), network.clone(), timeline.clone());
+        let machine = |number| LocalClock::draw(time.clone(), &mut stream(plan.seed, &[4, number as u64]));
+        let machines: Vec<LocalClock> = match plan.store {
+            StoreKind::Sqlite => vec![machine(0); PROCESSES],
+            _ => (0..PROCESSES).map(machine).collect(),
+        };
         let fleet = Fleet::draw(plan);
         let servers: Arc<dyn Servers> = match plan.store {
             StoreKind::Queue => Server::new(plan, (0, "server"), parts),
             StoreKind::Both => BothServers::new(plan, fleet.clone(), parts),
             StoreKind::Mysql | StoreKind::Postgres => SqlServers::new(plan, parts),
+            StoreKind::Sqlite => SqliteServers::new(plan, machines[0].clone(), parts)?,
             StoreKind::Redis | StoreKind::Redlock => RedisServers::new(plan, parts),
             StoreKind::Zookeeper => ZookeeperServers::new(plan, parts),
             StoreKind::Azure => AzureServers::new(plan, parts),
             StoreKind::Service => ServiceServers::new(plan, parts),
         };
-        let machine = |number| LocalClock::draw(time.clone(), &mut stream(plan.seed, &[4, number as u64]));
-        let machines: Vec<LocalClock> = (0..PROCESSES).map(machine).collect();
         let world = Arc::new(Self {
             plan: plan.clone(),
             time,
@@ -191,7 +199,7 @@ impl World {
         for fault in &plan.faults {
             world.schedule(*fault);
         }
-        world
+        Ok(world)
     }
 
     /// Starts process `number` in its life `life`.
@@ -207,6 +215,7 @@ impl World {
             StoreKind::Queue
             | StoreKind::Mysql
             | StoreKind::Postgres
+            | StoreKind::Sqlite
             | StoreKind::Redis
             | StoreKind::Both => 200..2000,
             StoreKind::Redlock | StoreKind::Service => 400..2000,
@@ -324,7 +333,8 @@ impl World {
                 section.released = Some(now);
             }
         }
-        for attempt in record.attempts.values_mut() {
+        let Record { attempts, holds, .. } = &mut *record;
+        for attempt in attempts.values_mut() {
             let users = std::mem::take(&mut attempt.users);
             let (dead, living): (BTreeSet<_>, _) =
                 users.into_iter().partition(|user| user.starts_with(&prefix));
@@ -333,6 +343,11 @@ impl World {
             let was_ending = attempt.ended_by.as_ref().is_some_and(|client| client.starts_with(&prefix));
             if let (true, AttemptState::Over(keeps)) = (was_ending, &mut attempt.state) {
                 *keeps = longest.max(*keeps);
+            }
+            if let (StoreKind::Sqlite, AttemptState::Holding(lock, token), false) =
+                (self.plan.store, &attempt.state, dead.is_empty())
+            {
+                holds.bury(&(lock.clone(), *token), now);
             }
             dead.iter().for_each(|user| attempt.leave(user, longest, now));
         }

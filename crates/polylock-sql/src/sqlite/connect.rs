@@ -8,6 +8,7 @@ use polylock_core::{Result, Store, StoreConfig};
 use super::{
     config::Config,
     connection::Connections,
+    datagrams::Datagrams,
     dialect::SqliteDialect,
     file,
     process_lock::ProcessLock,
@@ -62,5 +63,6 @@ async fn open(config: Config) -> Result<Store> {
     let statements = Statements::new(&config.table, config.next.as_ref());
     prepare(&connections, &statements).await?;
     let process = ProcessLock::take(&connections.path).await;
-    Ok(LeaseBackend::open(SqliteDialect::new(&config, connections, statements, process)).await)
+    let dialect = SqliteDialect::new(&config, connections, statements, Datagrams::default(), process);
+    Ok(LeaseBackend::open(dialect).await)
 }

@@ -7,7 +7,8 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use backon::{BackoffBuilder, ExponentialBuilder};
 use polylock_core::{
-    Clock, Error, Fault, Moment, Operation, Result, SystemClock, gate::Permit, sync::lock, time_limit,
+    Clock, Error, Executor, Fault, Moment, Operation, Result, SystemClock, gate::Permit, sync::lock,
+    time_limit,
 };
 use sqlx::{
     ConnectOptions, Connection, SqlStr, SqliteConnection,
@@ -60,9 +61,9 @@ struct Writers {
 
 /// A connection that is opened on demand, and again when its state is unknown.
 #[derive(Debug)]
-struct Slot {
+pub(super) struct Slot {
     options: SqliteConnectOptions,
-    open: Option<SqliteConnection>,
+    pub(super) open: Option<SqliteConnection>,
     /// The number of times that it was opened.
     openings: u64,
 }
@@ -141,7 +142,7 @@ impl Connections {
             ),
         };
         let deadline = SystemClock.now() + time_limit::within(self.timeout);
-        let Some(guard) = before(deadline, self.lock_lane(lane, permit)).await else {
+        let Some(guard) = SystemClock.before(deadline, self.lock_lane(lane, permit)).await else {
             return Err(self.timed_out(operation));
         };
         time_limit::check(NAME, operation)?;
@@ -151,10 +152,10 @@ impl Connections {
         };
         let mut work = Box::pin(run_with_retries(guard, sql, is_query, arguments, deadline));
         // The database's clock decides about expiry, so this timeout may be late after a suspend, without harm.
-        let Some((guard, result)) = before(deadline + INNER_TIMEOUT, &mut work).await else {
+        let Some((guard, result)) = SystemClock.before(deadline + INNER_TIMEOUT, &mut work).await else {
             // The disk hangs. The statement can't be cancelled, so the gate stays closed until it has ended: a release must not overtake
             // its own claim.
-            tokio::spawn(work);
+            Executor::current().spawn(work);
             return Err(self.timed_out(operation));
         };
         let failed = |failure| error::from_driver(operation, &self.path, failure);
@@ -186,7 +187,7 @@ impl Connections {
         let deadline = SystemClock.now() + self.timeout;
         let all = async { (self.writers.lock().await, self.reader.lock().await) };
         let (mut writers, mut reader) =
-            before(deadline, all).await.ok_or_else(|| self.timed_out(operation))?;
+            SystemClock.before(deadline, all).await.ok_or_else(|| self.timed_out(operation))?;
         let Writers { durable, relaxed } = &mut *writers;
         // SQLite does not touch the files beside a database that has moved when it closes it.
         for slot in [durable, &mut *reader].into_iter().chain(relaxed) {
@@ -250,14 +251,32 @@ impl Slot {
         is_query: bool,
         arguments: SqliteArguments,
     ) -> Result<Reply, sqlx::Error> {
-        // Taken out of the slot: after any failure, or if this future is dropped, a transaction may be open.
-        let mut connection = match self.open.take() {
-            Some(connection) => connection,
+        #[cfg(feature = "simulation")]
+        if let Some(disk) = super::simulation::disk() {
+            return self.run_on(disk, sql, is_query, arguments).await;
+        }
+        self.execute(sql, is_query, arguments).await
+    }
+
+    /// Takes the connection out of the slot, and opens it if there is none.
+    pub(super) async fn take(&mut self) -> Result<SqliteConnection, sqlx::Error> {
+        match self.open.take() {
+            Some(connection) => Ok(connection),
             None => {
                 self.openings += 1;
-                self.options.connect().await?
+                self.options.connect().await
             }
-        };
+        }
+    }
+
+    pub(super) async fn execute(
+        &mut self,
+        sql: SqlStr,
+        is_query: bool,
+        arguments: SqliteArguments,
+    ) -> Result<Reply, sqlx::Error> {
+        // Out of the slot: after any failure, or if this future is dropped, a transaction may be open.
+        let mut connection = self.take().await?;
         let openings = self.openings;
         let query = sqlx::query_with(sql, arguments);
         let reply = if is_query {
@@ -287,11 +306,6 @@ async fn roll_back(mut connection: SqliteConnection) -> Option<SqliteConnection>
         Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some("1") => Some(connection),
         Err(_) => None,
     }
-}
-
-/// Returns the output of `future`; `None` if `deadline` passes first.
-async fn before<F: Future>(deadline: Moment, future: F) -> Option<F::Output> {
-    tokio::time::timeout(deadline.since(SystemClock.now()), future).await.ok()
 }
 
 #[cfg(test)]

@@ -27,6 +27,17 @@ struct Socket {
     datagrams: tokio::net::UnixDatagram,
 }
 
+#[cfg(feature = "simulation")]
+impl Datagrams {
+    /// Sends and receives none: simulated processes have no sockets, and poll.
+    pub(super) fn none() -> Self {
+        Self {
+            #[cfg(target_os = "linux")]
+            socket: None.into(),
+        }
+    }
+}
+
 #[cfg(target_os = "linux")]
 mod linux {
     use std::{

@@ -105,6 +105,7 @@ impl SqliteDialect {
         config: &Config,
         connections: Connections,
         statements: Statements,
+        datagrams: Datagrams,
         process: ProcessLock,
     ) -> Self {
         let mut capabilities = Capabilities::new(NAME, MIN_TTL..=MAX_TTL);
@@ -120,7 +121,7 @@ impl SqliteDialect {
             reopening: tokio::sync::Mutex::default(),
             connections,
             statements,
-            datagrams: Arc::default(),
+            datagrams: Arc::new(datagrams),
             watch: Watch::default(),
             process,
             blockers: Blockers::default(),

@@ -7,7 +7,7 @@ use std::{
 
 #[cfg(unix)]
 use polylock_core::RequestId;
-use polylock_core::{ConfigError, Result};
+use polylock_core::{ConfigError, Executor, Result};
 
 use super::error;
 #[cfg(unix)]
@@ -47,7 +47,7 @@ impl Identity {
 pub(super) async fn prepare_path(path: PathBuf) -> Result<PathBuf> {
     let requested = path.clone();
     // A network file system that does not respond would block the I/O thread.
-    let result = tokio::task::spawn_blocking(move || create_directories(&path)).await;
+    let result = Executor::current().blocking(move || create_directories(&path)).await;
     let (path, file_system) = result
         .unwrap_or_else(|failure| Err(io::Error::other(failure)))
         .map_err(|failure| error::from_system(&requested, &failure))?;
@@ -88,7 +88,7 @@ fn create_directories(path: &Path) -> io::Result<(PathBuf, Option<&'static str>)
 #[cfg(unix)]
 pub(super) async fn create_private(path: &Path) {
     let path = path.to_owned();
-    let result = tokio::task::spawn_blocking(move || -> io::Result<()> {
+    let result = Executor::current().blocking(move || -> io::Result<()> {
         use std::os::unix::fs::OpenOptionsExt;
         if path.try_exists()? {
             return Ok(());

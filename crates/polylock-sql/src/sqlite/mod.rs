@@ -11,6 +11,8 @@ mod error;
 mod file;
 mod hand_over;
 mod process_lock;
+#[cfg(feature = "simulation")]
+pub mod simulation;
 mod statements;
 mod tables;
 mod watch;

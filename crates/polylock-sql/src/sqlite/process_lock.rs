@@ -14,6 +14,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use polylock_core::Executor;
+
 /// The identity of a process, as the tables store it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct ProcessId(pub(super) Vec<u8>);
@@ -41,7 +43,7 @@ impl ProcessLock {
     /// Takes the lock beside the database at `database`, if that is possible.
     pub(super) async fn take(database: &Path) -> Self {
         let database = database.to_owned();
-        let locked = tokio::task::spawn_blocking(move || {
+        let locked = Executor::current().blocking(move || {
             let mut path = database.clone().into_os_string();
             path.push("-holders");
             Locked::take(&database, &PathBuf::from(path))
@@ -53,6 +55,14 @@ impl ProcessLock {
                 Self(None)
             }
         }
+    }
+
+    /// Returns the lock of a simulated process, which ends without the end of the real one.
+    #[cfg(all(feature = "simulation", target_os = "linux"))]
+    pub(super) fn end_of_process(&self) -> io::Result<impl FnOnce() -> io::Result<()> + Send + use<>> {
+        let Some(Locked { id, file }) = &self.0 else { return Err(io::ErrorKind::NotFound.into()) };
+        let locked = Locked { id: id.clone(), file: file.try_clone()? };
+        Ok(move || locked.release())
     }
 
     /// Returns the identity of this process, if others can find that it has ended.
@@ -105,6 +115,14 @@ mod linux {
             // The processes that this one starts inherit it.
             rustix::io::fcntl_setfd(&file, rustix::io::FdFlags::empty())?;
             Ok(Self { id, file })
+        }
+
+        /// Releases the lock, of which other processes have no more than a duplicate.
+        #[cfg(feature = "simulation")]
+        pub(super) fn release(&self) -> io::Result<()> {
+            let position = self.id.parts().map_or(0, |(_, position)| position);
+            let unlocked = libc::flock { l_type: libc::F_UNLCK as libc::c_short, ..byte(position) };
+            fcntl(&self.file, FcntlArg::F_OFD_SETLK(&unlocked)).map(drop).map_err(Into::into)
         }
 
         /// Returns true if no other file description has a lock of the byte at `position`.

@@ -12,7 +12,7 @@ use crate::engine::{
 
 /// The database's clock in whole microseconds. SQLite reads it with a resolution of a millisecond, rounded down, once per statement and
 /// after the statement has its lock. The 0.5 corrects the rounding error of the division that made it a fraction of a second.
-const NOW: &str = "(CAST(unixepoch('subsec') * 1000 + 0.5 AS INTEGER) * 1000)";
+pub(super) const NOW: &str = "(CAST(unixepoch('subsec') * 1000 + 0.5 AS INTEGER) * 1000)";
 
 /// The resolution of the clock: the true time may be this much later than [`NOW`]. It is added to the end of every lease and subtracted
 /// from every remaining lease, so that no lease is shorter than the store reported.

@@ -90,7 +90,8 @@ pub struct Grant {
 }
 
 /// Returns the modes that conflict with one of these.
-pub(super) fn conflicts(modes: i64) -> i64 {
+#[must_use]
+pub fn conflicts(modes: i64) -> i64 {
     let bits = (0..u8::BITS).map(|bit| 1 << bit).filter(|bit| modes & i64::from(*bit) != 0);
     bits.filter_map(Mode::from_bit).fold(0, |all, mode| all | i64::from(mode.conflicts()))
 }
