@@ -34,9 +34,9 @@ pub struct HoldRecord {
     pub ends: u32,
     /// The number of clients that are about to leave it to others.
     leaving: u32,
-    /// True if a client has left it to expire in a store that would free it when the process ends. Core then sets the end of its lease, and
-    /// releases it if it is broken.
-    pub is_left: bool,
+    /// The time at which a client first left it to expire, in a store that would free it when the process ends. Core then sets the end of its
+    /// lease, and releases it if it is broken.
+    pub left: Option<u64>,
     /// The time since which the store is known not to renew it: a release, a conversion, or its end at a later time was confirmed.
     pub gone: Option<u64>,
     /// The time at which a break of it was first requested.
@@ -53,7 +53,7 @@ impl HoldRecord {
     /// Returns true if a client has ended it, or has removed it by force: the store need not have it.
     #[must_use]
     pub const fn is_over(&self) -> bool {
-        self.ended.is_some() || self.forced.is_some() || (self.is_left && self.broken.is_some())
+        self.ended.is_some() || self.forced.is_some() || (self.left.is_some() && self.broken.is_some())
     }
 
     /// Returns true if a second client may have ended it: by an end of its own, or because it leaves a hold that is broken, which core
@@ -206,7 +206,9 @@ impl Holds {
         }
         for section in &mut merged {
             let Some(hold) = self.records.get(&key_of(section)) else { continue };
-            let over = hold.ended.filter(|_| hold.is_shared).into_iter().chain(hold.forced);
+            let released = hold.left.zip(hold.broken).map(|(left, broken)| left.max(broken));
+            let ended = hold.ended.into_iter().chain(released).filter(|_| hold.is_shared);
+            let over = ended.chain(hold.forced);
             section.released = section.released.into_iter().chain(over).min();
         }
         merged

@@ -111,8 +111,12 @@ impl Attempt {
     /// Records that `client` has left the hold. If nobody has it then, the store has it for `keeps` at most.
     pub fn leave(&mut self, client: &str, keeps: Duration, now: u64) {
         self.users.remove(client);
-        if self.users.is_empty() && matches!(self.state, AttemptState::Holding(..)) {
-            self.set(AttemptState::Over(keeps), now);
+        match self.state {
+            AttemptState::Holding(..) if self.users.is_empty() => self.set(AttemptState::Over(keeps), now),
+            // A process was killed while it released the hold. If the hold is in two stores, and was released in one of them, this client has
+            // extended the rest before it has found out.
+            AttemptState::Over(keeps) if keeps >= self.longest => self.since = now,
+            _ => {}
         }
     }
 }

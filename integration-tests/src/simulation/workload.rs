@@ -466,7 +466,7 @@ impl Client {
         // The end at a later time names the token, so a process that does not know of a conversion ends nothing with it.
         if !is_end || is_park && attempt.tokens.last().is_some_and(|last| *last > key.1) {
             let hold = record.holds.of(key);
-            hold.is_left |= self.plan.store == StoreKind::Sqlite;
+            hold.left = hold.left.or((self.plan.store == StoreKind::Sqlite).then_some(now));
             let keeps = if hold.is_shared { keeps.max(attempt.longest) } else { keeps };
             return attempt.leave(&self.name, keeps, now);
         }
