@@ -7,9 +7,7 @@ use polylock_core::{
     Backend, Capabilities, ClaimOutcome, Fault, KeepAlive, LostReason, Operation, PerRuntime, Release,
     Request, Result, Unavailable, Wake,
 };
-use polylock_protocol::{
-    InvalidBody, KeepAliveBody, KeepAliveReply, ReleaseReply, RequestBody, WakeReply, paths,
-};
+use polylock_protocol::{InvalidBody, KeepAliveBody, KeepAliveReply, ReleaseReply, RequestBody, paths};
 
 use crate::{NAME, config::Config, servers::Servers};
 
@@ -64,8 +62,8 @@ impl Backend for HttpBackend {
     }
 
     async fn wait(&self, request: &Request) -> Result<Wake> {
-        let body = RequestBody::from(request);
-        let reply: WakeReply = self.servers.send_once(Operation::Wait, paths::WAIT, &body, WAIT).await?;
+        // The claim that follows moves the request to the server in use. Its keep-alives go there, too, and a server forgets a waiter without them.
+        let Some(reply) = self.servers.wait(request, WAIT).await? else { return Ok(Wake::Stale) };
         reply.try_into().map_err(|error| invalid(Operation::Wait, error))
     }
 
@@ -80,6 +78,7 @@ impl Backend for HttpBackend {
     }
 
     async fn release(&self, request: &Request) -> Result<Release> {
+        self.servers.forget_queued(request);
         let (body, limit) = (RequestBody::from(request), self.limit(request.ttl));
         let (servers, operation) = (&self.servers, Operation::Release);
         // Another process may have extended the hold of such a request since. Any other release is wanted, however late it arrives.
@@ -103,5 +102,105 @@ impl Backend for HttpBackend {
 
     fn request_records(&self) -> Option<usize> {
         Some(self.servers.unanswered())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use std::sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    };
+
+    use axum::{Router, http::Uri, response::IntoResponse};
+    use http::StatusCode;
+    use polylock_core::{LockName, Mode, memory, sync::lock};
+    use polylock_protocol::{CLOCK, ServerTime, StoreBody};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// A lock service that queues every request, and replies that its store is unavailable once it fails.
+    #[derive(Debug, Default)]
+    struct Queueing {
+        fails: AtomicBool,
+        /// The paths of the operations so far.
+        received: Mutex<Vec<String>>,
+    }
+
+    impl Queueing {
+        /// Starts it, and returns its address.
+        async fn start(self: &Arc<Self>) -> String {
+            let service = self.clone();
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap().to_string();
+            let routes = Router::new().fallback(async move |uri: Uri| service.reply(uri.path()));
+            tokio::spawn(async move { axum::serve(listener, routes).await });
+            address
+        }
+
+        fn reply(&self, path: &str) -> impl IntoResponse + use<> {
+            lock(&self.received).push(path.to_owned());
+            let status = match self.fails.load(Ordering::SeqCst) {
+                true => StatusCode::SERVICE_UNAVAILABLE,
+                false => StatusCode::OK,
+            };
+            (status, [(CLOCK, ServerTime { server: 1, us: 1 }.to_string())], reply(path))
+        }
+
+        /// Returns the paths since the last call.
+        fn take(&self) -> Vec<String> {
+            std::mem::take(&mut lock(&self.received))
+        }
+    }
+
+    fn reply(path: &str) -> String {
+        let store = StoreBody {
+            store: "memory".to_owned(),
+            capabilities: memory::connect().backend.capabilities().into(),
+            inspects: false,
+            alerts: false,
+            raises: false,
+            keeps_records: false,
+            converts: false,
+            parks: false,
+        };
+        match path {
+            paths::STORE => serde_json::to_string(&store).unwrap(),
+            paths::CLAIM => {
+                r#"{"outcome":"queued","ahead":1,"recheck_after_us":500000,"may_be_granted_late":false}"#
+                    .into()
+            }
+            paths::KEEP_ALIVE => r#"{"outcomes":[{"state":"queued"}]}"#.into(),
+            paths::WAIT => r#"{"wake":"stale"}"#.into(),
+            _ => r#"{"state":"released"}"#.into(),
+        }
+    }
+
+    /// A server knows the waiters whose last claims it has queued, and only these. A wait elsewhere would miss the grant, until the next keep-alive.
+    #[tokio::test]
+    async fn a_request_waits_on_the_server_that_has_queued_it() {
+        let [one, other] = [(); 2].map(|()| Arc::<Queueing>::default());
+        let url = format!("polylock+http://{},{}", one.start().await, other.start().await);
+        let config = Config::new(&url).unwrap();
+        let servers = Servers::connect(&config).await.unwrap();
+        let backend = HttpBackend::new(memory::connect().backend.capabilities().clone(), servers, config);
+        let ttl = Duration::from_secs(30);
+        let request = Arc::new(Request::new(LockName::new("n").unwrap(), Mode::Exclusive, ttl));
+        backend.claim(&request).await.unwrap();
+        assert_eq!(one.take(), [paths::STORE, paths::CLAIM]);
+        // A keep-alive of another hold moves the client to the other server.
+        one.fails.store(true, Ordering::SeqCst);
+        backend.keep_alive(&[request.clone()]).await.unwrap();
+        assert_eq!(other.take(), [paths::KEEP_ALIVE]);
+        assert_eq!(backend.wait(&request).await.unwrap(), Wake::Stale);
+        assert_eq!(other.take(), [""; 0], "it does not know the request");
+        backend.claim(&request).await.unwrap();
+        backend.wait(&request).await.unwrap();
+        assert_eq!(other.take(), [paths::STORE, paths::CLAIM, paths::WAIT]);
+        backend.release(&request).await.unwrap();
+        assert_eq!(backend.servers.queued(), 0);
     }
 }

@@ -13,7 +13,7 @@ use polylock_core::{
     Clock, ConfigError, Error, Moment, Operation, Request, Result, SystemClock, io, requests::RequestTable,
     sync::lock, time_limit,
 };
-use polylock_protocol::{ClaimBody, ClaimReply, RequestBody, ServerTime, StoreBody, paths};
+use polylock_protocol::{ClaimBody, ClaimReply, RequestBody, ServerTime, StoreBody, WakeReply, paths};
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{NAME, config::Config, connection::Connection, error::Failure, server::Server, tls};
@@ -50,6 +50,8 @@ struct Shared {
     current: AtomicUsize,
     /// The servers that may still carry out a claim of a request.
     unanswered: Mutex<RequestTable<Vec<Unanswered>>>,
+    /// The server that has queued each waiting request, at its last claim. Only that server is notified of the grant.
+    queued: Mutex<RequestTable<usize>>,
     /// The servers, on the connections of the store itself.
     servers: Vec<Arc<Server>>,
 }
@@ -101,6 +103,7 @@ impl Servers {
                     let shared = Arc::new(Shared {
                         current: AtomicUsize::new(at),
                         unanswered: Mutex::default(),
+                        queued: Mutex::default(),
                         servers: all.clone(),
                     });
                     let operation_timeout = config.operation_timeout;
@@ -203,17 +206,20 @@ impl Servers {
         }
     }
 
-    /// Sends `body` to one server alone. The operation is carried out once, unless the server restarts.
-    pub(crate) async fn send_once<B: Serialize + Sync, T: DeserializeOwned>(
-        &self,
-        operation: Operation,
-        path: &str,
-        body: &B,
-        limit: Duration,
-    ) -> Result<T> {
-        let server = self.current();
-        let reply = server.post(path, body, limit).await;
-        reply.map_err(|failure| failure.at(operation, &server.base))
+    /// Sends a wait to the server in use, which carries it out once, unless it restarts. Returns `None` if another server has queued the request:
+    /// this one is not notified of its grant.
+    pub(crate) async fn wait(&self, request: &Request, limit: Duration) -> Result<Option<WakeReply>> {
+        let current = self.shared.current.load(Ordering::SeqCst);
+        if lock(&self.shared.queued).get(&request.id).is_some_and(|queued| *queued != current) {
+            return Ok(None);
+        }
+        let server = &self.all[current];
+        let reply = server.post(paths::WAIT, &RequestBody::from(request), limit).await;
+        let reply = reply.map_err(|failure| failure.at(Operation::Wait, &server.base))?;
+        if matches!(reply, WakeReply::Granted(_)) {
+            self.forget_queued(request);
+        }
+        Ok(Some(reply))
     }
 
     fn attempts(&self, operation: Operation, limit: Duration) -> Attempts<'_> {
@@ -235,7 +241,10 @@ impl Servers {
         let mut attempts = self.attempts(Operation::Claim, time_limit::within(limit));
         while let Some((at, share)) = attempts.next() {
             match self.claim_on(at, request, share).await {
-                Ok(reply) => return Ok(attempts.succeeded(reply)),
+                Ok(reply) => {
+                    self.note_queued(request, at, &reply);
+                    return Ok(attempts.succeeded(reply));
+                }
                 Err(failure) => attempts.failed(failure)?,
             }
         }
@@ -295,6 +304,26 @@ impl Servers {
         }
         let cause = "the server finds every message too late: its clock jumps".to_owned();
         (Err(Failure::Unanswered(cause)), sent_until)
+    }
+
+    fn note_queued(&self, request: &Request, server: usize, reply: &ClaimReply) {
+        if matches!(reply, ClaimReply::Queued(_)) && request.queues {
+            let now = SystemClock.now();
+            *lock(&self.shared.queued).update(request.id, now, request.obsolete_at(now), || server) = server;
+        } else {
+            self.forget_queued(request);
+        }
+    }
+
+    /// Forgets the server that has queued a request, which waits no more.
+    pub(crate) fn forget_queued(&self, request: &Request) {
+        lock(&self.shared.queued).remove(&request.id);
+    }
+
+    /// Returns the number of requests that a server has queued.
+    #[cfg(test)]
+    pub(crate) fn queued(&self) -> usize {
+        lock(&self.shared.queued).len()
     }
 
     fn note_unanswered(&self, request: &Request, new: Unanswered) {

@@ -234,6 +234,8 @@ impl QueueServer {
             });
             entries.len() - 1
         });
+        // A client that continues on another server of a lock service waits there.
+        (entries[at].subscriber, entries[at].ticket) = (subscriber.clone(), ticket);
         let entry = entries[at].queue_entry;
         let reply = if entry.held || !is_blocked(&entries, entry) {
             let token = entries[at].token.unwrap_or_else(|| state.draw());

@@ -221,7 +221,7 @@ async fn a_user_who_may_not_create_tables_gets_the_remedy_and_then_locks(store: 
 /// Returns the statements for the next version of the tables at `url`, and the store that uses it.
 async fn next(url: &str) -> (String, Result<Locks, polylock::Error>) {
     let step = |kind| format!("ALTER TABLE {{p}}_holds ADD COLUMN made_by {kind} NOT NULL DEFAULT 'old';");
-    let with_claim = |next: NextVersion| next.edit("_claim_4", "_claim_5").edit("_claim_3", "_claim_4");
+    let with_claim = |next: NextVersion| next.edit("_claim_4", "_claim_5");
     let (script, store) = if url.starts_with("postgres") {
         let config = pg::Config::new(url).unwrap();
         let config = config.next_version(with_claim(NextVersion::compatible(&step("text"))));

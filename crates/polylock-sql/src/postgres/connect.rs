@@ -162,7 +162,7 @@ mod tests {
         let config = Config::new("postgres://db/x").unwrap().schema("Jobs").namespace("t_1");
         let text = schema(&config).unwrap();
         assert!(text.starts_with("CREATE SCHEMA IF NOT EXISTS \"Jobs\";"), "{text}");
-        assert!(text.contains("FUNCTION \"Jobs\".t_1_claim_3("), "{text}");
+        assert!(text.contains("FUNCTION \"Jobs\".t_1_claim_4("), "{text}");
         assert!(!text.contains('{') && !text.contains("--"), "{text}");
         let shouted = schema(&config.clone().namespace("T_1")).unwrap();
         assert_eq!(shouted, text, "the same tables, and so the same advisory locks");

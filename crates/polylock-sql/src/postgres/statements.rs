@@ -87,7 +87,7 @@ pub(super) const TABLES: Tables = Tables {
     schema: concat!(include_str!("statements/meta.sql"), include_str!("statements/schema.sql")),
     routines: &[
         ("settle_3", include_str!("statements/routines/settle.sql")),
-        ("claim_3", include_str!("statements/routines/claim.sql")),
+        ("claim_4", include_str!("statements/routines/claim.sql")),
         ("keep_alive_3", include_str!("statements/routines/keep_alive.sql")),
         ("release_4", include_str!("statements/routines/release.sql")),
         ("park_4", include_str!("statements/routines/park.sql")),

@@ -122,13 +122,15 @@ impl Database {
     ) -> Option<i64> {
         let expires_us = self.now_us + queue_ttl;
         let least = if self.is_postgres { queue_ttl - queue_ttl / 8 } else { queue_ttl / 2 };
-        if queue_ttl == 0 || place.is_some() && until - self.now_us >= least {
+        let known = place.and_then(|place| self.waiters.get(&(name.to_vec(), place)));
+        let is_moved = known.is_some_and(|known| known.notifies != entry.notifies);
+        if queue_ttl == 0 || place.is_some() && until - self.now_us >= least && !is_moved {
             return place;
         }
         let number = place.unwrap_or_else(|| self.draw_place(name));
         let new = Entry { number, expires_us, ..entry.clone() };
         let waiter = self.waiters.entry((name.to_vec(), number)).or_insert(new);
-        waiter.expires_us = expires_us;
+        (waiter.expires_us, waiter.notifies) = (expires_us, entry.notifies.clone());
         Some(number)
     }
 

@@ -68,7 +68,7 @@ fn a_failing_background_statement_causes_one_warning_with_the_cause() {
     }
     psql(
         &server,
-        "DO $$ BEGIN EXECUTE (SELECT format('ALTER FUNCTION %s SECURITY DEFINER', oid::regprocedure) FROM pg_proc WHERE proname = 'polylock_claim_3'); END $$",
+        "DO $$ BEGIN EXECUTE (SELECT format('ALTER FUNCTION %s SECURITY DEFINER', oid::regprocedure) FROM pg_proc WHERE proname = 'polylock_claim_4'); END $$",
     );
     let url = format!("{}?polylock.listen=off", server.url().replace("postgres@", "weak@"));
     let mut holder = Command::new(polylock());

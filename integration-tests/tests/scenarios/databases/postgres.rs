@@ -3,7 +3,7 @@
 use std::{sync::Mutex, time::Duration};
 
 use polylock::{Fault, Locks};
-use polylock_core::{ClaimOutcome, LockName, Mode, Request, io};
+use polylock_core::{ClaimOutcome, LockName, Mode, Request, SystemClock, Wake, io};
 use polylock_integration_tests::{
     alone,
     clock::{self, now, pause},
@@ -70,7 +70,7 @@ async fn plant(server: &Server, url: &str, change: impl Fn(&str) -> String) {
     // The tables first.
     drop(Locks::connect(url).await.unwrap());
     let ddl = schema(&Config::new(url).unwrap()).unwrap();
-    let claim = ddl.split("CREATE OR REPLACE FUNCTION").find(|part| part.contains("_claim_3(")).unwrap();
+    let claim = ddl.split("CREATE OR REPLACE FUNCTION").find(|part| part.contains("_claim_4(")).unwrap();
     let planted = change(claim);
     assert_ne!(planted, claim, "nothing was planted");
     let sql = format!("CREATE OR REPLACE FUNCTION{planted}");
@@ -210,7 +210,7 @@ async fn an_acquisition_among_64_contenders_costs_a_constant_number_of_calls() {
         );
         number(&mut connection(&server).await, &sql).await
     };
-    let (claims, releases) = (calls("_claim_3").await, calls("_release_4").await);
+    let (claims, releases) = (calls("_claim_4").await, calls("_release_4").await);
     let acquisitions = f64::from(u32::try_from(outcome.sections.len()).unwrap());
     let each = f64::from(u32::try_from(claims + releases).unwrap()) / acquisitions;
     println!("{claims} claims and {releases} releases for {acquisitions} acquisitions: {each:.2} each");
@@ -373,6 +373,31 @@ async fn a_lock_handed_to_a_dead_waiter_lasts_for_its_queue_lease() {
     let holder = locks.inspect("n").await.unwrap().holders.remove(0);
     assert!(holder.expires_in <= Request::MAX_QUEUE_LEASE, "{holder:?}");
     locks.lock("n").wait(clock::TIMEOUT).acquire().await.unwrap().release().await.unwrap();
+}
+
+/// A client of a lock service continues on another server, which claims for it from then on.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_process_of_the_last_claim_is_notified_of_the_grant() {
+    let namespace = stores::namespace("postgres").await;
+    let [first, second] = [namespace.connect().await.unwrap(), namespace.connect().await.unwrap()];
+    let guard = Locks::connect(namespace.url()).await.unwrap().lock("n").acquire().await.unwrap();
+    let request = Request::new(LockName::new("n").unwrap(), Mode::Exclusive, Duration::from_secs(60));
+    let waiting = async move {
+        first.backend.claim(&request).await.unwrap();
+        second.backend.claim(&request).await.unwrap();
+        // Until its listening connection works, it polls for the grant.
+        assert_eq!(second.backend.wait(&request).await.unwrap(), Wake::Stale);
+        second.backend.claim(&request).await.unwrap();
+        let (wake, released) = tokio::join!(
+            SystemClock.before(now() + clock::TIMEOUT, second.backend.wait(&request)),
+            guard.release()
+        );
+        released.unwrap();
+        second.backend.release(&request).await.unwrap();
+        wake
+    };
+    let wake = io::run("postgres", waiting).await.unwrap().expect("the grant is notified").unwrap();
+    assert!(matches!(wake, Wake::Granted(_)), "{wake:?}");
 }
 
 /// Without a listener a process learns of a hand-over by looking at the tables.

@@ -143,7 +143,7 @@ async fn every_function_pins_its_own_search_path() {
     let far = i64::MAX;
     for call in [
         format!(
-            "claim_3({name}, {request}, 32::bigint, 62::bigint, ''::bytea, 'o'::text, ''::text, 60000000::bigint, \
+            "claim_4({name}, {request}, 32::bigint, 62::bigint, ''::bytea, 'o'::text, ''::text, 60000000::bigint, \
              0::bigint, 'c'::text, 0::bigint, true, true, {far}::bigint)"
         ),
         // The length of the name, the name, the request, exclusive, a minute, five seconds.

@@ -2,13 +2,18 @@
 
 use std::{fs, time::Duration};
 
+use polylock::Locks;
 use polylock_bench::Summary;
+use polylock_core::{LockName, Mode, Request, SystemClock, Wake, io};
 use polylock_integration_tests::{
-    clock::pause,
+    clock::{TIMEOUT, now, pause},
     history::read_all,
     process::Process,
+    proxy::{End, Flow, Proxy},
     servers::{PrivateServer, pgbouncer, postgres},
+    stores,
 };
+use polylock_sql::postgres::Config;
 use polylock_testkit::history::{self, Rules};
 use sqlx::{Connection, Executor, PgConnection};
 
@@ -78,4 +83,32 @@ async fn processes_behind_a_pooler_hand_over_quickly() {
     assert!(!looking.is_finished(), "see above");
     looking.abort();
     is_steady(&outcome);
+}
+
+/// The driver could open another connection before it reports the loss. That may take the whole time limit, and nobody polls meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_listening_connection_wakes_the_waiters_before_another_one_is_open() {
+    let namespace = stores::namespace("postgres").await;
+    let (proxy, through) = Proxy::in_front_of(namespace.url()).unwrap();
+    let through: String = through.bytes().map(|byte| format!("%{byte:02x}")).collect();
+    let keys = format!("polylock.listen={through}&polylock.operation_timeout=10m");
+    let config = Config::new(&format!("{}&{keys}", namespace.url())).unwrap();
+    let store = polylock_sql::postgres::connect(config).await.unwrap();
+    let guard = Locks::connect(namespace.url()).await.unwrap().lock("n").acquire().await.unwrap();
+    let request = Request::new(LockName::new("n").unwrap(), Mode::Exclusive, Duration::from_secs(60));
+    let waiting = async move {
+        store.backend.claim(&request).await.unwrap();
+        // The connection works from now on.
+        assert_eq!(store.backend.wait(&request).await.unwrap(), Wake::Stale);
+        store.backend.claim(&request).await.unwrap();
+        // Another connection is accepted, and its server is silent.
+        proxy.set_both(Flow::Hold);
+        assert_eq!(proxy.cut(End::Close), 1);
+        let wake = SystemClock.before(now() + TIMEOUT, store.backend.wait(&request)).await;
+        store.backend.release(&request).await.unwrap();
+        wake
+    };
+    let wake = io::run("postgres", waiting).await.unwrap().expect("the loss wakes the waiter");
+    assert_eq!(wake.unwrap(), Wake::Stale);
+    guard.release().await.unwrap();
 }

@@ -12,7 +12,7 @@
 --
 -- The token is drawn behind the advisory lock, which the transaction keeps until it is committed: no other grant of this name can
 -- come between the draw and the commit.
-CREATE OR REPLACE FUNCTION {p}_claim_3(
+CREATE OR REPLACE FUNCTION {p}_claim_4(
     a_name bytea, a_request bytea, a_mode bigint, a_conflicts bigint, a_slot bytea, a_owner text, a_label text,
     a_ttl bigint, a_place_ttl bigint, a_channel text, a_ticket bigint, a_durable boolean, a_counts boolean,
     a_expiry bigint)
@@ -21,6 +21,7 @@ LANGUAGE plpgsql {pinned} AS $body$
 DECLARE
     v_now bigint;
     v_until bigint;
+    v_is_moved boolean;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE EXCEPTION 'a claim needs READ COMMITTED' USING ERRCODE = 'invalid_transaction_state';
@@ -57,7 +58,8 @@ BEGIN
             RETURN NEXT;
             RETURN;
         END IF;
-        SELECT seq, expires_at INTO r_place, v_until FROM {p}_waiters WHERE name = a_name AND request = a_request;
+        SELECT seq, expires_at, channel <> a_channel OR ticket <> a_ticket INTO r_place, v_until, v_is_moved
+        FROM {p}_waiters WHERE name = a_name AND request = a_request;
         -- The last conflicting entry ahead: of the waiters, else of the holders.
         SELECT expires_at - v_now INTO r_left FROM {p}_waiters
         WHERE name = a_name AND mode & a_conflicts <> 0 AND seq < coalesce(r_place, {max}) AND expires_at > v_now
@@ -79,10 +81,12 @@ BEGIN
                 VALUES (a_name, a_request, a_slot, a_mode, a_conflicts, a_owner, a_label, a_durable, a_channel,
                     a_ticket, v_now, v_now + a_place_ttl)
                 RETURNING seq INTO r_place;
-            ELSIF v_until - v_now < a_place_ttl - a_place_ttl / 8 THEN
+            ELSIF v_until - v_now < a_place_ttl - a_place_ttl / 8 OR (v_is_moved AND a_place_ttl > 0) THEN
                 -- Extended, because a lock that is handed over lasts for the rest of the queue entry's lease; but claims in quick
-                -- succession cost no write.
-                UPDATE {p}_waiters SET expires_at = v_now + a_place_ttl WHERE name = a_name AND request = a_request;
+                -- succession cost no write. A client of a lock service may continue on another server: the one that has sent
+                -- the last claim is notified of the grant.
+                UPDATE {p}_waiters SET expires_at = v_now + a_place_ttl, channel = a_channel, ticket = a_ticket
+                WHERE name = a_name AND request = a_request;
             END IF;
             RETURN NEXT;
             RETURN;
