@@ -219,7 +219,7 @@ impl Node {
             )
         });
         if !is_refused {
-            state.record_grants(now, self.number, script.purpose, arguments);
+            state.record_grants(now, self.number, (script.purpose, &reply), arguments);
         }
         reply
     }
@@ -308,9 +308,16 @@ impl Acceptor for Node {
 
 impl State {
     /// Records the holds and votes in the locks of a script that has just run, and finds those of requests that were released before.
-    fn record_grants(&mut self, at: u64, server: usize, purpose: &str, arguments: &[Vec<u8>]) {
+    fn record_grants(
+        &mut self,
+        at: u64,
+        server: usize,
+        (purpose, reply): (&str, &Reply),
+        arguments: &[Vec<u8>],
+    ) {
         let keys = number_of_keys(arguments);
-        if purpose == "release" {
+        // A release that arrives after its expiry changes nothing, so its request keeps its hold until a repeated release arrives in time.
+        if purpose == "release" && !is_expired(reply) {
             self.released.extend(arguments.get(keys + 1).cloned());
         }
         for key in arguments.iter().skip(1).take(keys).filter_map(|key| std::str::from_utf8(key).ok()) {
@@ -324,6 +331,11 @@ impl State {
             }
         }
     }
+}
+
+/// Returns true if this is the reply of a script of the queues whose call had expired.
+fn is_expired(reply: &Reply) -> bool {
+    matches!(reply, Reply::Array(parts) if parts.first() == Some(&Reply::Int(-1)))
 }
 
 fn number_of_keys(arguments: &[Vec<u8>]) -> usize {
