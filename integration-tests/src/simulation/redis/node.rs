@@ -19,6 +19,7 @@ use super::{
 use crate::simulation::{
     clock::WallClock,
     listener::{Listener, Stop},
+    live_entry::LiveEntry,
     socket::{Acceptor, Connection, Segment},
     timeline::Timeline,
 };
@@ -36,6 +37,8 @@ pub struct Node {
     changes: Changes,
     timeline: Arc<Timeline>,
     calls: Mutex<BTreeSet<SentCall>>,
+    /// The ids of the requests of which a withdrawal of any number was sent, whether or not it has arrived.
+    withdrawn: Mutex<BTreeSet<Vec<u8>>>,
     state: Mutex<State>,
 }
 
@@ -95,8 +98,8 @@ impl Node {
             late: Vec::new(),
             grants: BTreeMap::new(),
         };
-        let (calls, state) = (Mutex::default(), Mutex::new(state));
-        Arc::new(Self { number, clock, keeps_data, changes, timeline, calls, state })
+        let (calls, withdrawn, state) = (Mutex::default(), Mutex::default(), Mutex::new(state));
+        Arc::new(Self { number, clock, keeps_data, changes, timeline, calls, withdrawn, state })
     }
 
     /// Returns the run id.
@@ -139,6 +142,15 @@ impl Node {
     #[must_use]
     pub fn calls(&self) -> BTreeSet<SentCall> {
         lock(&self.calls).clone()
+    }
+
+    /// Returns true if a withdrawal of this vote was sent that is not repeated, because it names no number.
+    #[must_use]
+    pub fn may_keep(&self, vote: &LiveEntry) -> bool {
+        let Some(token) = vote.token else { return false };
+        let state = self.lock();
+        let grant = state.grants.get(&(vote.name.clone(), token.cast_signed()));
+        grant.is_some_and(|grant| lock(&self.withdrawn).contains(&grant.request))
     }
 
     /// Returns true if this server has a script with this checksum that releases or withdraws.
@@ -301,6 +313,10 @@ impl Acceptor for Node {
             let argument = keys.and_then(|keys| rest.get(keys));
             if let (b"EVALSHA", Some(argument)) = (&name[..], argument) {
                 lock(&self.calls).insert((script.clone(), argument.clone()));
+                let names_no_number = keys.and_then(|keys| rest.get(keys + 1)).is_some_and(|it| it == b"0");
+                if names_no_number && self.is_release(script) {
+                    lock(&self.withdrawn).insert(argument.clone());
+                }
             }
         }
     }
