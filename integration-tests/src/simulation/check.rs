@@ -101,7 +101,14 @@ pub fn unnoticed_breaks(
     aftermath: Duration,
     longest: impl Fn(usize) -> Option<Duration>,
 ) -> Vec<Violation> {
-    let holds = events.record.broken.iter().flat_map(|(name, token, at)| {
+    // A release that overtakes the break at a majority of the servers ends the hold before a majority has marked it, and other processes that
+    // share the hold are told of a release at their next renewal only.
+    let is_overtaken = |(name, token, at): &&(String, u64, u64)| {
+        let ended = events.record.holds.get(&(name.clone(), *token)).and_then(|hold| hold.ended);
+        plan.store == StoreKind::Redlock && ended.is_some_and(|ended| ended < *at)
+    };
+    let marked = events.record.broken.iter().filter(|broken| !is_overtaken(broken));
+    let holds = marked.flat_map(|(name, token, at)| {
         events.record.sections_of(name, *token).map(move |section| (name, section, at))
     });
     let unnoticed = holds.filter_map(|(name, section, at)| {

@@ -15,7 +15,11 @@ pub mod planted;
 pub mod resp;
 pub mod scripts;
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use polylock_core::{Clock, FencingToken, LockName, Store, SystemClock, simulation::Connecting};
 use polylock_redis::{redlock, single};
@@ -159,8 +163,21 @@ impl Servers for RedisServers {
     }
 
     fn live(&self) -> Vec<LiveEntry> {
-        let live: BTreeSet<_> = self.nodes.iter().flat_map(|node| node.inspect(locks::live)).collect();
-        live.into_iter().collect()
+        let mut live = BTreeMap::<_, (usize, bool)>::new();
+        for node in &self.nodes {
+            for entry in node.inspect(locks::live) {
+                let may_stay = node.may_keep(&entry);
+                let (servers, all_may_stay) = live.entry(entry).or_insert((0, true));
+                (*servers, *all_may_stay) = (*servers + 1, *all_may_stay && may_stay);
+            }
+        }
+        // A release of a hold that other processes know ends with a majority, and is not repeated at the other servers: a withdrawal that was sent
+        // on a connection which has broken without a sign leaves a vote there until its lease ends, and this vote alone keeps nobody out.
+        let is_majority = |servers: usize| 2 * servers > self.nodes.len();
+        let live = live.into_iter();
+        live.filter(|(_, (servers, all_may_stay))| is_majority(*servers) || !all_may_stay)
+            .map(|(entry, _)| entry)
+            .collect()
     }
 
     fn violations(&self, events: &Events<'_>) -> Vec<Violation> {

@@ -19,6 +19,7 @@ use super::{
 use crate::simulation::{
     clock::WallClock,
     listener::{Listener, Stop},
+    live_entry::LiveEntry,
     socket::{Acceptor, Connection, Segment},
     timeline::Timeline,
 };
@@ -36,6 +37,8 @@ pub struct Node {
     changes: Changes,
     timeline: Arc<Timeline>,
     calls: Mutex<BTreeSet<SentCall>>,
+    /// The ids of the requests of which a withdrawal of any number was sent, whether or not it has arrived.
+    withdrawn: Mutex<BTreeSet<Vec<u8>>>,
     state: Mutex<State>,
 }
 
@@ -95,8 +98,8 @@ impl Node {
             late: Vec::new(),
             grants: BTreeMap::new(),
         };
-        let (calls, state) = (Mutex::default(), Mutex::new(state));
-        Arc::new(Self { number, clock, keeps_data, changes, timeline, calls, state })
+        let (calls, withdrawn, state) = (Mutex::default(), Mutex::default(), Mutex::new(state));
+        Arc::new(Self { number, clock, keeps_data, changes, timeline, calls, withdrawn, state })
     }
 
     /// Returns the run id.
@@ -139,6 +142,15 @@ impl Node {
     #[must_use]
     pub fn calls(&self) -> BTreeSet<SentCall> {
         lock(&self.calls).clone()
+    }
+
+    /// Returns true if a withdrawal of this vote was sent that is not repeated, because it names no number.
+    #[must_use]
+    pub fn may_keep(&self, vote: &LiveEntry) -> bool {
+        let Some(token) = vote.token else { return false };
+        let state = self.lock();
+        let grant = state.grants.get(&(vote.name.clone(), token.cast_signed()));
+        grant.is_some_and(|grant| lock(&self.withdrawn).contains(&grant.request))
     }
 
     /// Returns true if this server has a script with this checksum that releases or withdraws.
@@ -219,7 +231,7 @@ impl Node {
             )
         });
         if !is_refused {
-            state.record_grants(now, self.number, script.purpose, arguments);
+            state.record_grants(now, self.number, (script.purpose, &reply), arguments);
         }
         reply
     }
@@ -301,6 +313,10 @@ impl Acceptor for Node {
             let argument = keys.and_then(|keys| rest.get(keys));
             if let (b"EVALSHA", Some(argument)) = (&name[..], argument) {
                 lock(&self.calls).insert((script.clone(), argument.clone()));
+                let names_no_number = keys.and_then(|keys| rest.get(keys + 1)).is_some_and(|it| it == b"0");
+                if names_no_number && self.is_release(script) {
+                    lock(&self.withdrawn).insert(argument.clone());
+                }
             }
         }
     }
@@ -308,9 +324,16 @@ impl Acceptor for Node {
 
 impl State {
     /// Records the holds and votes in the locks of a script that has just run, and finds those of requests that were released before.
-    fn record_grants(&mut self, at: u64, server: usize, purpose: &str, arguments: &[Vec<u8>]) {
+    fn record_grants(
+        &mut self,
+        at: u64,
+        server: usize,
+        (purpose, reply): (&str, &Reply),
+        arguments: &[Vec<u8>],
+    ) {
         let keys = number_of_keys(arguments);
-        if purpose == "release" {
+        // A release that arrives after its expiry changes nothing, so its request keeps its hold until a repeated release arrives in time.
+        if purpose == "release" && !is_expired(reply) {
             self.released.extend(arguments.get(keys + 1).cloned());
         }
         for key in arguments.iter().skip(1).take(keys).filter_map(|key| std::str::from_utf8(key).ok()) {
@@ -324,6 +347,11 @@ impl State {
             }
         }
     }
+}
+
+/// Returns true if this is the reply of a script of the queues whose call had expired.
+fn is_expired(reply: &Reply) -> bool {
+    matches!(reply, Reply::Array(parts) if parts.first() == Some(&Reply::Int(-1)))
 }
 
 fn number_of_keys(arguments: &[Vec<u8>]) -> usize {

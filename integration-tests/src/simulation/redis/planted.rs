@@ -11,7 +11,7 @@ pub const fn changes(planted: Option<Planted>) -> Changes {
         Planted::RedisLateClaim => &[
             ("if now < tonumber(ARGV[10]) then", "if true then"),
             ("if now >= tonumber(ARGV[10]) then", "if false then"),
-            ("if redis.call('ZSCORE', RELEASED, id) or notice_for(id) then", "if notice_for(id) then"),
+            ("if refused_until(id) > now or notice_for(id) then", "if notice_for(id) then"),
         ],
         Planted::RedisUncheckedClaim => {
             &[("if not place and bit.band(mode, ahead) == 0 then", "if not place then")]
@@ -60,5 +60,32 @@ pub const fn changes(planted: Option<Planted>) -> Changes {
             &[("    redis.call('DEL', VOTE)\nend\nif number", "end\nif number")]
         }
         _ => &[],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path};
+
+    use clap::ValueEnum;
+
+    use super::{Planted, changes};
+
+    /// A text that a script does not contain any more plants nothing, and a bug of several changes may be found all the same.
+    #[test]
+    fn every_change_is_that_of_a_line_in_a_script() {
+        let client = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/polylock-redis/src");
+        let files =
+            ["queue", "redlock"].map(|store| fs::read_dir(client.join(store).join("scripts")).unwrap());
+        let scripts: Vec<String> = files
+            .into_iter()
+            .flatten()
+            .map(|file| fs::read_to_string(file.unwrap().path()).unwrap())
+            .collect();
+        for planted in Planted::value_variants() {
+            for (from, _) in changes(Some(*planted)) {
+                assert!(scripts.iter().any(|script| script.contains(from)), "{planted:?}: {from}");
+            }
+        }
     }
 }
