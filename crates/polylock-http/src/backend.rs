@@ -193,7 +193,7 @@ mod tests {
         assert_eq!(one.take(), [paths::STORE, paths::CLAIM]);
         // A keep-alive of another hold moves the client to the other server.
         one.fails.store(true, Ordering::SeqCst);
-        backend.keep_alive(&[request.clone()]).await.unwrap();
+        backend.keep_alive(std::slice::from_ref(&request)).await.unwrap();
         assert_eq!(other.take(), [paths::KEEP_ALIVE]);
         assert_eq!(backend.wait(&request).await.unwrap(), Wake::Stale);
         assert_eq!(other.take(), [""; 0], "it does not know the request");
