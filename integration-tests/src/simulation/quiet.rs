@@ -142,6 +142,8 @@ fn longest_unknown(store: StoreKind, round_trip: Duration) -> Duration {
         // One store after the other, and the raise of a token in each of them.
         StoreKind::Both => LONGEST_UNNOTICED.0 + 2 * LONGEST_UNNOTICED.1 * round_trip,
         StoreKind::Mysql | StoreKind::Postgres | StoreKind::Sqlite => LONGEST_RECHECKED,
-        StoreKind::Redlock | StoreKind::Azure | StoreKind::Service => LONGEST_UNKNOWN,
+        StoreKind::Redlock | StoreKind::Service => LONGEST_UNKNOWN,
+        // Its leases last for whole seconds.
+        StoreKind::Azure => LONGEST_UNKNOWN + Duration::from_secs(1),
     }
 }
