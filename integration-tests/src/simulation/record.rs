@@ -202,6 +202,13 @@ impl Record {
         is_named || self.breaks.iter().any(|(lock, asked)| *lock == key.0 && asked.end > invoked)
     }
 
+    /// Returns true if a second client may have ended this hold, which the first one has acquired or adopted since `invoked`.
+    #[must_use]
+    pub fn may_have_ended_elsewhere(&self, key: &Key, invoked: u64) -> bool {
+        let may_be_broken = self.may_be_broken(key, invoked);
+        self.holds.get(key).is_some_and(|hold| hold.may_have_ended_elsewhere(may_be_broken))
+    }
+
     /// Records a violation if a hold was reported as broken although nobody has requested that.
     pub fn check_broken(&mut self, key: &Key, now: u64) {
         // The store may have granted it long before its client received it.

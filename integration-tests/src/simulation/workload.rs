@@ -309,7 +309,7 @@ impl Client {
         if let Err(Error::Lost { reason: LostReason::Broken(_), .. }) = outcome {
             record.check_broken(&key, now);
         }
-        let is_ended_elsewhere = record.holds.get(&key).is_some_and(HoldRecord::may_have_ended_elsewhere);
+        let is_ended_elsewhere = record.may_have_ended_elsewhere(&key, wish.invoked);
         // Another process that has the hold may release it.
         let is_left_to_others =
             matches!(end, End::LeaveToExpire) && record.holds.get(&key).is_some_and(|hold| hold.is_shared);
