@@ -94,7 +94,7 @@ impl Wakeups {
         Waiter { state: &self.state, request: request.id, ticket, has_position }
     }
 
-    /// Removes the registration of `request`, which is about to be released or withdrawn, or has left the queue.
+    /// Removes the registration of `request`, which is about to be released or withdrawn, or has left the queue, and ends its wait.
     pub fn remove(&self, request: RequestId) {
         self.lock().remove(request);
     }
@@ -381,8 +381,11 @@ mod tests {
         wakeups.notify(first.id);
         assert!(wakeups.notified(waiting.id).now_or_never().is_none());
         assert_eq!(wakeups.watched().into_values().collect::<Vec<_>>(), [[second.id]]);
+        let mut wait = std::pin::pin!(wakeups.notified(waiting.id));
+        assert!(wait.as_mut().now_or_never().is_none());
         wakeups.remove(waiting.id);
         assert!(wakeups.is_empty() && wakeups.lock().followers.is_empty());
+        assert_eq!(wait.now_or_never(), Some(Wake::Stale), "it ends with the registration");
         assert!(wakeups.notified(waiting.id).now_or_never().is_some(), "not registered: claim again");
     }
 }

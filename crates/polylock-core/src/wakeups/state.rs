@@ -85,6 +85,7 @@ impl State {
 
     pub(super) fn remove(&mut self, request: RequestId) {
         if let Some(waiter) = self.waiters.remove(&request) {
+            waiter.notify.iter().for_each(|notify| notify.notify_one());
             self.tickets.remove(&waiter.ticket);
             if let Some(watched) = waiter.watches {
                 self.unlink(request, watched);

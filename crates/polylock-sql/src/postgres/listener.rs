@@ -281,8 +281,9 @@ impl<DB: PushDriver> ListenerContext<DB> {
         self.reply(DB::listen(&mut listener, [self.channel.as_str(), self.break_channel.as_str()])).await?;
         let before = self.own_received.load(Ordering::Acquire);
         self.notify_self().await;
+        // Other notifications do not prolong it: if its own one was lost, this connection would never be trusted.
+        let until = SystemClock.now() + FIRST_NOTIFICATION;
         while self.own_received.load(Ordering::Acquire) == before {
-            let until = SystemClock.now() + FIRST_NOTIFICATION;
             let notification = SystemClock.before(until, DB::next(&mut listener)).await;
             let notification =
                 notification.ok_or_else(|| sqlx::Error::Protocol("notifications do not arrive".into()))?;
