@@ -9,7 +9,7 @@ use super::{
     holds::{Key, Offer},
     network::nanos,
     plan::StoreKind,
-    ways::{Passing, Way},
+    ways::{Passing, SHORTEST_PARK, Way},
     workload::{Client, Wish, key_of},
 };
 use crate::recipe::Held;
@@ -177,6 +177,34 @@ impl Client {
         for token in attempt.tokens.range(..to.1) {
             record.holds.of(&(from.0.clone(), *token)).gone.get_or_insert(now);
         }
+    }
+
+    /// Records that this client has left a hold. If that ends it for all, the store has it for `keeps` at most.
+    pub fn leave(&self, key: &Key, is_end: bool, keeps: Duration, wish: &Wish) {
+        let is_park = is_end && keeps >= SHORTEST_PARK;
+        let (now, record) = (self.time.now(), &mut *lock(&self.record));
+        let Some(attempt) = record.attempts.get_mut(&wish.owner) else { return };
+        // The end at a later time names the token, so a process that does not know of a conversion ends nothing with it.
+        if !is_end || is_park && attempt.tokens.last().is_some_and(|last| *last > key.1) {
+            let hold = record.holds.of(key);
+            hold.left = hold.left.or((self.plan.store == StoreKind::Sqlite).then_some(now));
+            let keeps = if hold.is_shared { keeps.max(attempt.longest) } else { keeps };
+            return attempt.leave(&self.name, keeps, now);
+        }
+        attempt.end(&self.name, keeps, now);
+        // A release ends the request, also by a process that does not know of a conversion.
+        attempt.tokens.insert(key.1);
+        record.holds.end(&key.0, &attempt.tokens, now);
+    }
+
+    /// Records that this client has lost a hold. It is the end for all if the store keeps the hold until this client releases it.
+    pub fn leave_lost(&self, at: usize, is_kept: bool, wish: &Wish) {
+        let key = {
+            let section = &mut lock(&self.record).sections[at];
+            section.open = false;
+            (section.lock.clone(), section.token.unwrap_or_default())
+        };
+        self.leave(&key, is_kept, wish.after_loss(), wish);
     }
 
     /// Takes a handle, and adopts its hold.

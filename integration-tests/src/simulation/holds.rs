@@ -57,10 +57,10 @@ impl HoldRecord {
     }
 
     /// Returns true if a second client may have ended it: by an end of its own, or because it leaves a hold that `may_be_broken`, by its
-    /// token or with all of its lock: core releases it then.
+    /// token or with all of its lock, to others or to expire: core releases it then.
     #[must_use]
     pub const fn may_have_ended_elsewhere(&self, may_be_broken: bool) -> bool {
-        self.ends > 1 || self.forced.is_some() || (self.leaving > 0 && may_be_broken)
+        self.ends > 1 || self.forced.is_some() || ((self.leaving > 0 || self.left.is_some()) && may_be_broken)
     }
 
     /// Records that a client ends it for all.

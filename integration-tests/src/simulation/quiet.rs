@@ -96,7 +96,7 @@ impl Quiet {
         let longest = match plan.store {
             store if self.is_settled => longest_unknown(store, round_trip),
             StoreKind::Zookeeper => LONGEST_SESSION,
-            _ => plan.time(LONGEST_LEFT),
+            store => plan.time(LONGEST_LEFT).max(longest_unknown(store, round_trip)),
         };
         // The entries of a process that has ended last as long as their leases.
         let lives = |entry: &&LiveEntry| {

@@ -12,7 +12,7 @@ use std::{
 };
 
 use fastrand::Rng;
-use futures_util::future::join_all;
+use futures_util::{FutureExt, future::join_all};
 use polylock_core::{
     Clock, Error, Guard, Locks, LostReason, Mode, OwnerId, Request, SystemClock, sync::lock,
 };
@@ -96,7 +96,8 @@ pub struct Wish {
 
 impl Wish {
     /// Returns the time for which the store may have the hold once it is lost: one with a shortest time is left to expire.
-    const fn after_loss(&self) -> Duration {
+    #[must_use]
+    pub const fn after_loss(&self) -> Duration {
         if self.min_hold.is_zero() { Duration::ZERO } else { self.ttl }
     }
 }
@@ -290,6 +291,8 @@ impl Client {
         let key = key_of(guard);
         // A hold with a shortest time is ended at that time, or released if it is marked as broken.
         let is_end = !matches!(end, End::LeaveToExpire) || !wish.min_hold.is_zero();
+        // A hold that is lost by its deadline is not released: another process may have renewed it.
+        let is_end = is_end && guard.lost().now_or_never() != Some(LostReason::DeadlineReached);
         self.leave(&key, is_end, longest, wish);
         let (name, mode, token) = (guard.name().clone(), guard.mode(), guard.fencing_token().get());
         let ended = self.time.now();
@@ -456,34 +459,6 @@ impl Client {
         }
         record.sections.push(section);
         record.sections.len() - 1
-    }
-
-    /// Records that this client has left a hold. If that ends it for all, the store has it for `keeps` at most.
-    pub fn leave(&self, key: &Key, is_end: bool, keeps: Duration, wish: &Wish) {
-        let is_park = is_end && keeps >= SHORTEST_PARK;
-        let (now, record) = (self.time.now(), &mut *lock(&self.record));
-        let Some(attempt) = record.attempts.get_mut(&wish.owner) else { return };
-        // The end at a later time names the token, so a process that does not know of a conversion ends nothing with it.
-        if !is_end || is_park && attempt.tokens.last().is_some_and(|last| *last > key.1) {
-            let hold = record.holds.of(key);
-            hold.left = hold.left.or((self.plan.store == StoreKind::Sqlite).then_some(now));
-            let keeps = if hold.is_shared { keeps.max(attempt.longest) } else { keeps };
-            return attempt.leave(&self.name, keeps, now);
-        }
-        attempt.end(&self.name, keeps, now);
-        // A release ends the request, also by a process that does not know of a conversion.
-        attempt.tokens.insert(key.1);
-        record.holds.end(&key.0, &attempt.tokens, now);
-    }
-
-    /// Records that this client has lost a hold. It is the end for all if the store keeps the hold until this client releases it.
-    fn leave_lost(&self, at: usize, is_kept: bool, wish: &Wish) {
-        let key = {
-            let section = &mut lock(&self.record).sections[at];
-            section.open = false;
-            (section.lock.clone(), section.token.unwrap_or_default())
-        };
-        self.leave(&key, is_kept, wish.after_loss(), wish);
     }
 
     /// Changes a section.

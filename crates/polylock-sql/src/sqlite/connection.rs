@@ -251,7 +251,7 @@ impl Slot {
         is_query: bool,
         arguments: SqliteArguments,
     ) -> Result<Reply, sqlx::Error> {
-        #[cfg(feature = "simulation")]
+        #[cfg(all(feature = "simulation", target_os = "linux"))]
         if let Some(disk) = super::simulation::disk() {
             return self.run_on(disk, sql, is_query, arguments).await;
         }

@@ -27,14 +27,11 @@ struct Socket {
     datagrams: tokio::net::UnixDatagram,
 }
 
-#[cfg(feature = "simulation")]
+#[cfg(all(feature = "simulation", target_os = "linux"))]
 impl Datagrams {
     /// Sends and receives none: simulated processes have no sockets, and poll.
     pub(super) fn none() -> Self {
-        Self {
-            #[cfg(target_os = "linux")]
-            socket: None.into(),
-        }
+        Self { socket: None.into() }
     }
 }
 

@@ -11,7 +11,7 @@ mod error;
 mod file;
 mod hand_over;
 mod process_lock;
-#[cfg(feature = "simulation")]
+#[cfg(all(feature = "simulation", target_os = "linux"))]
 pub mod simulation;
 mod statements;
 mod tables;

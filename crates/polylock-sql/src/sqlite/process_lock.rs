@@ -111,7 +111,7 @@ mod linux {
             }
             let id = new_id(&file)?;
             let position = id.parts().map_or(0, |(_, position)| position);
-            fcntl(&file, FcntlArg::F_OFD_SETLK(&byte(position)))?;
+            fcntl(&file, FcntlArg::F_OFD_SETLK(&byte(libc::F_WRLCK, position)))?;
             // The processes that this one starts inherit it.
             rustix::io::fcntl_setfd(&file, rustix::io::FdFlags::empty())?;
             Ok(Self { id, file })
@@ -121,13 +121,14 @@ mod linux {
         #[cfg(feature = "simulation")]
         pub(super) fn release(&self) -> io::Result<()> {
             let position = self.id.parts().map_or(0, |(_, position)| position);
-            let unlocked = libc::flock { l_type: libc::F_UNLCK as libc::c_short, ..byte(position) };
-            fcntl(&self.file, FcntlArg::F_OFD_SETLK(&unlocked)).map(drop).map_err(Into::into)
+            fcntl(&self.file, FcntlArg::F_OFD_SETLK(&byte(libc::F_UNLCK, position)))
+                .map(drop)
+                .map_err(Into::into)
         }
 
         /// Returns true if no other file description has a lock of the byte at `position`.
         pub(super) fn is_unlocked(&self, position: i64) -> bool {
-            let mut found = byte(position);
+            let mut found = byte(libc::F_WRLCK, position);
             fcntl(&self.file, FcntlArg::F_OFD_GETLK(&mut found)).is_ok()
                 && i32::from(found.l_type) == libc::F_UNLCK
         }
@@ -148,10 +149,10 @@ mod linux {
         Ok(ProcessId(id))
     }
 
-    /// Returns a lock of the byte at `position`.
+    /// Returns a lock of this type of the byte at `position`.
     #[expect(clippy::cast_possible_truncation, reason = "the constants are small")]
-    const fn byte(position: i64) -> libc::flock {
-        let (l_type, l_whence) = (libc::F_WRLCK as libc::c_short, libc::SEEK_SET as libc::c_short);
+    const fn byte(l_type: libc::c_int, position: i64) -> libc::flock {
+        let (l_type, l_whence) = (l_type as libc::c_short, libc::SEEK_SET as libc::c_short);
         libc::flock { l_type, l_whence, l_start: position, l_len: 1, l_pid: 0 }
     }
 }

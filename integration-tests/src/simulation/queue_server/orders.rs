@@ -121,6 +121,8 @@ impl QueueServer {
             if order.is_target(token) || self.has(Planted::UntargetedBreak) {
                 if order.force {
                     removed.push(entry.request.id);
+                    // A copy of its claim that is still on its way is refused.
+                    state.released.insert(entry.request.id, entry.expires_us);
                 } else if !entry.is_parked {
                     entry.notice.get_or_insert_with(|| order.notice.clone());
                 }
