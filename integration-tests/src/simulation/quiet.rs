@@ -29,8 +29,9 @@ const LONGEST_RECHECKED: Duration = Duration::from_millis(1300);
 /// The same in the time after faults: a release that has failed is repeated.
 const LONGEST_LEFT: Duration = Duration::from_secs(1);
 
-/// The same in a store with sessions: one that its client has given up in an outage ends after its timeout and two ticks.
-const LONGEST_SESSION: Duration = Duration::from_secs(5);
+/// The same in a store with sessions: one that its client has given up in an outage ends after its timeout and two ticks; and a connection that
+/// has lost bytes ends up to three seconds later, before its client can delete what a late message has left.
+const LONGEST_SESSION: Duration = Duration::from_secs(6);
 
 /// The same in a store that notifies the waiter, for a link without delay and in round trips: less than the time between two rechecks of
 /// most waiters, so that a lost notification is found.

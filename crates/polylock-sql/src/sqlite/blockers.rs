@@ -1,7 +1,7 @@
 //! The entries in the way of waiters of this process, by the processes that they belong to. The poller looks for processes that have ended.
 
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
     sync::{Mutex, MutexGuard},
 };
 
@@ -47,7 +47,7 @@ impl Found {
 
 /// The entries in the way of the waiters of this process.
 #[derive(Debug, Default)]
-pub(super) struct Blockers(Mutex<HashMap<ProcessId, HashMap<RequestId, LockName>>>);
+pub(super) struct Blockers(Mutex<BTreeMap<ProcessId, BTreeMap<RequestId, LockName>>>);
 
 impl Blockers {
     /// Adds an entry that a waiter waits for.
@@ -66,8 +66,8 @@ impl Blockers {
     /// Removes and returns the entries of processes that have ended.
     pub(super) fn take_ended(&self, has_ended: impl Fn(&ProcessId) -> bool) -> Vec<Blocker> {
         let mut blockers = self.lock();
-        let ended = blockers.extract_if(|process, _| has_ended(process));
-        let of_process = |(process, entries): (ProcessId, HashMap<RequestId, LockName>)| {
+        let ended = blockers.extract_if(.., |process, _| has_ended(process));
+        let of_process = |(process, entries): (ProcessId, BTreeMap<RequestId, LockName>)| {
             entries.into_iter().map(move |(request, name)| Blocker {
                 name,
                 request,
@@ -77,7 +77,7 @@ impl Blockers {
         ended.flat_map(of_process).collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<ProcessId, HashMap<RequestId, LockName>>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<ProcessId, BTreeMap<RequestId, LockName>>> {
         lock(&self.0)
     }
 }

@@ -17,7 +17,7 @@ use std::{
 use polylock_core::Executor;
 
 /// The identity of a process, as the tables store it.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ProcessId(pub(super) Vec<u8>);
 
 impl ProcessId {

@@ -25,7 +25,7 @@ servers refuse calls. In the calm runs and in some of the busy ones, holds go fr
 ended at a later time, released by a process that has not claimed them, and broken by tokens that someone has seen a while ago. ZooKeeper has no such holds. With `both:`, a fleet moves from one store
 to the other and back, as [the guide](migration.md) says, while some processes are killed instead of stopped. Each attempt has an owner of its own, so the checker knows who uses an entry in the store. From 1.5 s after the last fault on, an
 entry that nobody uses must be gone within a second (ZooKeeper: when its session has ended), a lock must not stay free while a request waits, and a hold must not
-be lost.
+be lost. SQLite itself runs on a real file, one statement after the other: its disk is slow, hangs or fails, and another program keeps the file locked.
 
 | store | runs | hours | sections | faults | violations | last run | commit |
 |---|---|---|---|---|---|---|---|
