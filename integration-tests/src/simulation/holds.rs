@@ -107,14 +107,6 @@ impl Holds {
         }
     }
 
-    /// Records that a process with this hold has ended, in a store that frees it then, unless other processes may have it.
-    pub fn bury(&mut self, key: &Key, now: u64) {
-        let hold = self.of(key);
-        if !hold.is_shared {
-            hold.end(now);
-        }
-    }
-
     /// Records that the hold of `lock` that has or had these tokens may end at any time from now on.
     pub fn suspend(&mut self, lock: &str, tokens: &BTreeSet<u64>, now: u64) {
         for token in tokens {

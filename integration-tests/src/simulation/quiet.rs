@@ -140,9 +140,9 @@ fn longest_unknown(store: StoreKind, round_trip: Duration) -> Duration {
         StoreKind::Queue | StoreKind::Redis | StoreKind::Zookeeper => {
             LONGEST_UNNOTICED.0 + LONGEST_UNNOTICED.1 * round_trip
         }
-        // One store after the other, and the raise of a token in each of them.
-        StoreKind::Both => LONGEST_UNNOTICED.0 + 2 * LONGEST_UNNOTICED.1 * round_trip,
-        StoreKind::Mysql | StoreKind::Postgres | StoreKind::Sqlite => LONGEST_RECHECKED,
+        // One store after the other, and the raise of a token in each of them; or a poll, and the statements of a claim.
+        StoreKind::Both | StoreKind::Sqlite => LONGEST_UNNOTICED.0 + 2 * LONGEST_UNNOTICED.1 * round_trip,
+        StoreKind::Mysql | StoreKind::Postgres => LONGEST_RECHECKED,
         StoreKind::Redlock | StoreKind::Service => LONGEST_UNKNOWN,
         // Its leases last for whole seconds.
         StoreKind::Azure => LONGEST_UNKNOWN + Duration::from_secs(1),

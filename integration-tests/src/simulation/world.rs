@@ -53,6 +53,9 @@ const OPERATOR: usize = 100;
 /// The longest time for which work goes on in the background after a release.
 const LONGEST_BACKGROUND: Duration = Duration::from_millis(300);
 
+/// The longest time for which a process tries to write to a disk that hangs.
+const LONGEST_UNWRITTEN: Duration = Duration::from_secs(2);
+
 /// The outcome of a run.
 #[derive(Debug)]
 pub struct Outcome {
@@ -347,9 +350,17 @@ impl World {
             if let (StoreKind::Sqlite, AttemptState::Holding(lock, token), false) =
                 (self.plan.store, &attempt.state, dead.is_empty())
             {
-                holds.bury(&(lock.clone(), *token), now);
+                // It is freed, unless it was renewed since another process may have it.
+                holds.of(&(lock.clone(), *token)).end(now);
             }
             dead.iter().for_each(|user| attempt.leave(user, longest, now));
+        }
+        if self.plan.store == StoreKind::Sqlite {
+            // The end of its lease that a process has asked for right before may not have been written.
+            let of_process = attempts.iter().filter(|(owner, _)| owner.starts_with(&prefix));
+            let tokens: BTreeSet<u64> = of_process.flat_map(|(_, attempt)| attempt.tokens.clone()).collect();
+            let is_written = |start: u64| now - start > nanos(LONGEST_UNWRITTEN);
+            record.kept.retain(|kept| is_written(kept.time.start) || !tokens.contains(&kept.token));
         }
         record.waiting.retain(|(client, ..)| !client.starts_with(&prefix));
     }
