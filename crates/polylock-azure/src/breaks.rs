@@ -20,12 +20,15 @@ use crate::{
     error::{Cause, Refusal, is_gone},
     inspect::{INTERACTIVE_TIMEOUT, holder_entry},
     names,
-    record::{Content, Fingerprint, GrantNotice, SHORTEST_LEASE},
+    record::{Content, Fingerprint, GrantNotice},
     wire::LeaseId,
 };
 
 /// The age above which the lease of a break has ended in any case.
 const NOTICE_LIFETIME: Duration = Duration::from_secs(120);
+
+/// The shortest lease, for a lease that is released at once.
+const SHORTEST_LEASE: Duration = Duration::from_secs(15);
 
 impl AzureBackend {
     /// Breaks the lease of the holder of `name` if it is a target of `order`, and returns the holder.

@@ -10,7 +10,7 @@ use crate::{
     error::{Cause, Refusal, ignore_exists, is_gone},
     record::{Content, Fingerprint, Record},
     tokens,
-    wire::LeaseId,
+    wire::{LeaseId, MAX_DELAY},
 };
 
 impl AzureBackend {
@@ -84,6 +84,12 @@ impl AzureBackend {
         }
     }
 
+    /// Returns the duration that a copy of the claim of `request` would give the lease, if one may still arrive.
+    fn late_claim(&self, request: &Request) -> Option<Duration> {
+        let unanswered = self.attempts.find(request.id)?.lease.unanswered?;
+        (SystemClock.now() < unanswered + MAX_DELAY).then_some(whole_seconds(request.ttl))
+    }
+
     /// Returns the token of a lease that was just acquired, after writing it to the blob; or that of an earlier attempt. Returns true
     /// with it if the lease has the duration in the blob; `None` if the lease has ended in the meantime.
     async fn write_grant(
@@ -116,11 +122,23 @@ impl AzureBackend {
                 && !self.attempts.find(request.id).is_some_and(|attempt| attempt.broken)
             {
                 // An earlier attempt has written the grant, and it was neither replaced nor broken.
-                return Ok(Some((record.token, record.ttl == whole_seconds(request.ttl))));
+                let (written, claim) =
+                    ((record.token, record.ttl == whole_seconds(request.ttl)), record.claim);
+                let record = Record { claim: claim.or(self.late_claim(request)), ..record.clone() };
+                if record.claim == claim {
+                    return Ok(Some(written));
+                }
+                match self.blobs.write(&request.name, lease, &record, etag.as_ref(), timeout).await {
+                    Ok(_) => return Ok(Some(written)),
+                    Err(cause) if is_gone(&cause) => return Ok(None),
+                    Err(cause) if cause.refusal() == Some(Refusal::Changed) => continue,
+                    Err(cause) => return Err(cause),
+                }
             }
             let token = tokens::next_token(last.as_ref(), &acquired)
                 .ok_or_else(|| unexpected_reply("no date, or the greatest possible token"))?;
-            let record = Record::new(request, token, whole_seconds(request.ttl));
+            let new = Record::new(request, token, whole_seconds(request.ttl));
+            let record = Record { claim: self.late_claim(request), ..new };
             match self.blobs.write(&request.name, lease, &record, etag.as_ref(), timeout).await {
                 Ok(after) => {
                     if let Some(etag) = after {

@@ -17,7 +17,8 @@
 //! reads the new one finds no hold.
 //!
 //! The acquisition of a claim has no such condition, because its client does not know the blob yet. A late copy makes the duration that of the claim,
-//! which is in the record, too. So as long as one may arrive, nobody relies on more than that, and the lease is acquired anew with each renewal.
+//! which is in the record if one could arrive when that was written. As long as it may, nobody relies on more than that, and the lease is acquired
+//! anew with each renewal.
 
 use std::time::Duration;
 
@@ -70,7 +71,12 @@ impl AzureBackend {
                     }
                     return Ok(Some(self.attempts.update(request, |attempt| {
                         attempt.token = Some(token);
-                        (if sent < attempt.claimed_until() { lease.min(claim) } else { lease }, sent)
+                        (
+                            claim
+                                .filter(|_| sent < attempt.claimed_until())
+                                .map_or(lease, |claim| lease.min(claim)),
+                            sent,
+                        )
                     })));
                 }
                 Err(cause) => match cause.refusal() {

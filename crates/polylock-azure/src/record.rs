@@ -18,9 +18,6 @@ const CLAIM: &str = "polylockclaim";
 const BROKEN: &str = "polylockbroken";
 const NOTICE: &str = "polylocknotice";
 
-/// The shortest lease.
-pub(crate) const SHORTEST_LEASE: Duration = Duration::from_secs(15);
-
 /// Encodes a text, because a header contains only ASCII.
 fn encoded(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
@@ -89,8 +86,8 @@ pub(crate) struct Record {
     pub(crate) label: String,
     /// The duration of its lease.
     pub(crate) ttl: Duration,
-    /// The duration that its claim has asked for.
-    pub(crate) claim: Duration,
+    /// The duration that its claim has asked for, if a copy of that could still arrive when this was written.
+    pub(crate) claim: Option<Duration>,
 }
 
 /// The content of a blob's metadata.
@@ -117,7 +114,7 @@ impl Record {
             owner: request.owner.clone(),
             label: request.label.as_ref().map_or("", |label| label.as_str()).to_owned(),
             ttl,
-            claim: ttl,
+            claim: None,
         }
     }
 
@@ -128,8 +125,10 @@ impl Record {
             (GRANT.to_owned(), self.grant.0.clone()),
             (OWNER.to_owned(), encoded(self.owner.as_str())),
             (TTL.to_owned(), self.ttl.as_secs().to_string()),
-            (CLAIM.to_owned(), self.claim.as_secs().to_string()),
         ]);
+        if let Some(claim) = self.claim {
+            metadata.insert(CLAIM.to_owned(), claim.as_secs().to_string());
+        }
         if !self.label.is_empty() {
             metadata.insert(LABEL.to_owned(), encoded(&self.label));
         }
@@ -154,8 +153,7 @@ impl Content {
                 owner: OwnerId::sanitized(&decoded(get(OWNER)?).filter(|owner| !owner.is_empty())?),
                 label: get(LABEL).and_then(decoded).unwrap_or_default(),
                 ttl: get(TTL).and_then(seconds)?,
-                // Programs of earlier versions do not write it.
-                claim: get(CLAIM).map_or(Some(SHORTEST_LEASE), seconds)?,
+                claim: get(CLAIM).and_then(seconds),
             })
         };
         record().map_or(Self::Foreign, Self::Grant)
