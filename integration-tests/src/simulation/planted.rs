@@ -97,14 +97,8 @@ pub enum Planted {
     SqliteForeignRelease,
     /// SQLite: a release hands the lock over without a check of the holders.
     SqliteUncheckedHandover,
-    /// SQLite: a claim does not check the requests that wait.
-    SqliteOvertakenWaiter,
     /// SQLite: a break ends whatever holds the lock has.
     SqliteUntargetedBreak,
-    /// SQLite: a hold that may outlive its process is freed when the process ends.
-    SqliteFreedHold,
-    /// SQLite: a process does not notice that another one has changed the file.
-    SqliteUnnoticedChange,
     /// Redis: a claim does not expire, and finds no record of its release.
     RedisLateClaim,
     /// Redis: a claim does not check the holders.
@@ -253,10 +247,7 @@ impl Planted {
             P::SqliteShorteningRenewal
             | P::SqliteForeignRelease
             | P::SqliteUncheckedHandover
-            | P::SqliteOvertakenWaiter
-            | P::SqliteUntargetedBreak
-            | P::SqliteFreedHold
-            | P::SqliteUnnoticedChange => StoreKind::Sqlite,
+            | P::SqliteUntargetedBreak => StoreKind::Sqlite,
             P::RedisLateClaim
             | P::RedisUncheckedClaim
             | P::RedisUncheckedHandover

@@ -23,7 +23,7 @@ const LONGEST_UNKNOWN: Duration = Duration::from_millis(800);
 
 /// The same in MySQL. A process does not look up the requests of its own clients, whose waiters are notified by the release. If another process
 /// releases one by its handle, the waiters find that when they check the store, at most a second later. So do those of PostgreSQL if the
-/// connection that listens has ended without a sign.
+/// connection that listens has ended without a sign. SQLite polls less often if a poll takes long.
 const LONGEST_RECHECKED: Duration = Duration::from_millis(1300);
 
 /// The same in the time after faults: a release that has failed is repeated.
@@ -140,9 +140,9 @@ fn longest_unknown(store: StoreKind, round_trip: Duration) -> Duration {
         StoreKind::Queue | StoreKind::Redis | StoreKind::Zookeeper => {
             LONGEST_UNNOTICED.0 + LONGEST_UNNOTICED.1 * round_trip
         }
-        // One store after the other, and the raise of a token in each of them; or a poll, and the statements of a claim.
-        StoreKind::Both | StoreKind::Sqlite => LONGEST_UNNOTICED.0 + 2 * LONGEST_UNNOTICED.1 * round_trip,
-        StoreKind::Mysql | StoreKind::Postgres => LONGEST_RECHECKED,
+        // One store after the other, and the raise of a token in each of them.
+        StoreKind::Both => LONGEST_UNNOTICED.0 + 2 * LONGEST_UNNOTICED.1 * round_trip,
+        StoreKind::Mysql | StoreKind::Postgres | StoreKind::Sqlite => LONGEST_RECHECKED,
         StoreKind::Redlock | StoreKind::Service => LONGEST_UNKNOWN,
         // Its leases last for whole seconds.
         StoreKind::Azure => LONGEST_UNKNOWN + Duration::from_secs(1),

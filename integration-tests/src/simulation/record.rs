@@ -95,6 +95,7 @@ impl Attempt {
     /// Records that `client` ends the hold for all. The store has it for `keeps` at most.
     pub fn end(&mut self, client: &str, keeps: Duration, now: u64) {
         self.users.remove(client);
+        self.longest = self.longest.max(keeps);
         self.set(AttemptState::Over(keeps), now);
         self.is_ended = true;
         self.ended_by = Some(client.to_owned());

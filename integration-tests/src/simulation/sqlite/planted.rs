@@ -20,16 +20,8 @@ pub fn version(planted: Option<Planted>) -> NextVersion {
             "walk.mode & walk.ahead = 0 AND NOT EXISTS",
             "walk.mode & walk.ahead = 0 AND NOT 0 * EXISTS",
         ),
-        Some(Planted::SqliteOvertakenWaiter) => version.edit(
-            "AND NOT EXISTS (\n    SELECT 1 FROM polylock_waiters",
-            "AND NOT 0 * EXISTS (\n    SELECT 1 FROM polylock_waiters",
-        ),
         Some(Planted::SqliteUntargetedBreak) => version
             .edit("name = ?1 AND token IN (SELECT value FROM json_each(?3))", "name = ?1 AND ?3 IS NOT NULL"),
-        Some(Planted::SqliteFreedHold) => {
-            version.edit("process = CASE WHEN outlives THEN NULL ELSE process END", "process = process")
-        }
-        Some(Planted::SqliteUnnoticedChange) => version.edit("PRAGMA data_version", "SELECT 7"),
         _ => version,
     }
 }
