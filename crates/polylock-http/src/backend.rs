@@ -179,7 +179,7 @@ mod tests {
         }
     }
 
-    /// A server knows the waiters whose last claims it has queued, and only these. A wait elsewhere would miss the grant, until the next keep-alive.
+    /// A server knows a waiter if it has queued its last claim. A wait elsewhere would miss the grant, until the next keep-alive.
     #[tokio::test]
     async fn a_request_waits_on_the_server_that_has_queued_it() {
         let [one, other] = [(); 2].map(|()| Arc::<Queueing>::default());

@@ -28,6 +28,10 @@ use crate::engine::gate::Gate;
 /// they stay below 5 ms, and no process starves beside one that sleeps less.
 const INNER_TIMEOUT: Duration = Duration::from_millis(10);
 
+/// The address of the disk of a simulated process.
+#[cfg(all(feature = "simulation", target_os = "linux"))]
+pub(super) const DISK: &str = "disk";
+
 /// The connection that a statement runs on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lane {
@@ -252,7 +256,7 @@ impl Slot {
         arguments: SqliteArguments,
     ) -> Result<Reply, sqlx::Error> {
         #[cfg(all(feature = "simulation", target_os = "linux"))]
-        if let Some(disk) = super::simulation::disk() {
+        if let Some(disk) = polylock_core::simulation::connect(DISK) {
             return self.run_on(disk, sql, is_query, arguments).await;
         }
         self.execute(sql, is_query, arguments).await

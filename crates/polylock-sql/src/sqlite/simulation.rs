@@ -15,7 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::{
     config::Config,
-    connection::{Connections, Reply, Slot},
+    connection::{self, Connections, Reply, Slot},
     datagrams::Datagrams,
     dialect::SqliteDialect,
     process_lock::ProcessLock,
@@ -25,7 +25,7 @@ use super::{
 use crate::{NextVersion, engine::LeaseBackend};
 
 /// The address of the disk.
-pub const DISK: &str = "disk";
+pub const DISK: &str = connection::DISK;
 
 /// The clock, in place of [`NOW`](statements::NOW): a setting of the connection that SQLite can read in a trigger. The setting itself concerns
 /// the size of the journal after a commit.
@@ -56,11 +56,6 @@ pub async fn connect(mut config: Config) -> Result<(Store, End)> {
         Ok((LeaseBackend::open(dialect).await, Box::new(end) as End))
     })
     .await?
-}
-
-/// Returns a connection to the disk of the current process; `None` in a real one.
-pub(super) fn disk() -> Option<simulation::Connecting> {
-    simulation::connect(DISK)
 }
 
 impl Slot {

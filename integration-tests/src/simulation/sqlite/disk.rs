@@ -3,7 +3,10 @@
 use std::{
     fmt, io,
     pin::Pin,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll, ready},
 };
 
@@ -11,7 +14,7 @@ use fastrand::Rng;
 use polylock_core::sync::lock;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    sync::watch,
+    sync::Notify,
 };
 
 use crate::simulation::{
@@ -36,7 +39,9 @@ pub struct Disk {
     timeline: Arc<Timeline>,
     random: Mutex<Rng>,
     /// True while it hangs.
-    hangs: watch::Sender<bool>,
+    hangs: AtomicBool,
+    /// The statements that wait for the end of that, which go on in order of arrival.
+    waiting: Notify,
 }
 
 impl Disk {
@@ -53,13 +58,17 @@ impl Disk {
             network,
             timeline,
             random: Mutex::new(random),
-            hangs: watch::Sender::new(false),
+            hangs: AtomicBool::new(false),
+            waiting: Notify::new(),
         })
     }
 
     /// Begins or ends a time in which no statement begins or ends.
     pub fn set_hangs(&self, hangs: bool) {
-        self.hangs.send_replace(hangs);
+        self.hangs.store(hangs, Ordering::Relaxed);
+        if !hangs {
+            self.waiting.notify_waiters();
+        }
     }
 
     /// Begins a statement of a process.
@@ -77,7 +86,10 @@ impl Disk {
             return Err(io::Error::other("the disk has failed"));
         };
         self.time.sleep_until(at).await;
-        self.hangs.subscribe().wait_for(|hangs| !hangs).await.map(drop).map_err(io::Error::other)
+        while self.hangs.load(Ordering::Relaxed) {
+            self.waiting.notified().await;
+        }
+        Ok(())
     }
 }
 
