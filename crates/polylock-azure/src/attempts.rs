@@ -34,9 +34,11 @@ pub(crate) struct Attempt {
 }
 
 impl Attempt {
-    /// Returns the time until which a copy of its claim may arrive. No process claims it any more when another one adopts its hold.
-    pub(crate) fn claimed_until(&self) -> Moment {
-        self.first_claim.max(self.lease.unanswered.unwrap_or_default()) + MAX_DELAY
+    /// Returns the duration to rely on after an acquisition for `lease` that was sent at `sent`. A late copy of the claim makes it that of the
+    /// claim, `claim`, if one may arrive. When another process adopts a hold, nobody claims it any more.
+    pub(crate) fn reliable(&self, lease: Duration, claim: Option<Duration>, sent: Moment) -> Duration {
+        let last_claim = self.first_claim.max(self.lease.unanswered.unwrap_or_default());
+        claim.filter(|_| sent < last_claim + MAX_DELAY).map_or(lease, |claim| lease.min(claim))
     }
 
     /// Returns the pause before the next claim.

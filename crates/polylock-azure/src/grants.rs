@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use azure_core::http::Etag;
 use polylock_core::{Clock, Fault, FencingToken, Grant, Request, SystemClock};
 
 use crate::{
@@ -90,6 +91,22 @@ impl AzureBackend {
         (SystemClock.now() < unanswered + MAX_DELAY).then_some(whole_seconds(request.ttl))
     }
 
+    /// Writes a record under the lease of `request`, if the blob is unchanged. Returns the new ETag.
+    pub(crate) async fn write_record(
+        &self,
+        request: &Request,
+        record: Record,
+        before: Option<&Etag>,
+        timeout: Duration,
+    ) -> Result<Option<Etag>, Cause> {
+        let (name, lease) = (&request.name, LeaseId::of(request.id));
+        let after = self.blobs.write(name, &lease, &record, before, timeout).await?;
+        if let Some(etag) = after.clone() {
+            self.records.insert(name, etag, record);
+        }
+        Ok(after)
+    }
+
     /// Returns the token of a lease that was just acquired, after writing it to the blob; or that of an earlier attempt. Returns true
     /// with it if the lease has the duration in the blob; `None` if the lease has ended in the meantime.
     async fn write_grant(
@@ -117,35 +134,25 @@ impl AzureBackend {
                     Err(cause) => return Err(cause),
                 },
             };
-            if let Some(record) = &last
+            let (record, granted) = if let Some(record) = &last
                 && record.grant == Fingerprint::of(request.id)
                 && !self.attempts.find(request.id).is_some_and(|attempt| attempt.broken)
             {
                 // An earlier attempt has written the grant, and it was neither replaced nor broken.
-                let (written, claim) =
-                    ((record.token, record.ttl == whole_seconds(request.ttl)), record.claim);
-                let record = Record { claim: claim.or(self.late_claim(request)), ..record.clone() };
+                let written = (record.token, record.ttl == whole_seconds(request.ttl));
+                let claim = record.claim.or(self.late_claim(request));
                 if record.claim == claim {
                     return Ok(Some(written));
                 }
-                match self.blobs.write(&request.name, lease, &record, etag.as_ref(), timeout).await {
-                    Ok(_) => return Ok(Some(written)),
-                    Err(cause) if is_gone(&cause) => return Ok(None),
-                    Err(cause) if cause.refusal() == Some(Refusal::Changed) => continue,
-                    Err(cause) => return Err(cause),
-                }
-            }
-            let token = tokens::next_token(last.as_ref(), &acquired)
-                .ok_or_else(|| unexpected_reply("no date, or the greatest possible token"))?;
-            let new = Record::new(request, token, whole_seconds(request.ttl));
-            let record = Record { claim: self.late_claim(request), ..new };
-            match self.blobs.write(&request.name, lease, &record, etag.as_ref(), timeout).await {
-                Ok(after) => {
-                    if let Some(etag) = after {
-                        self.records.insert(&request.name, etag, record);
-                    }
-                    return Ok(Some((token, true)));
-                }
+                (Record { claim, ..record.clone() }, written)
+            } else {
+                let token = tokens::next_token(last.as_ref(), &acquired)
+                    .ok_or_else(|| unexpected_reply("no date, or the greatest possible token"))?;
+                let new = Record::new(request, token, whole_seconds(request.ttl));
+                (Record { claim: self.late_claim(request), ..new }, (token, true))
+            };
+            match self.write_record(request, record, etag.as_ref(), timeout).await {
+                Ok(_) => return Ok(Some(granted)),
                 Err(cause) if is_gone(&cause) => return Ok(None),
                 // The blob has changed, because an administrator or an earlier attempt has written it: it is read again.
                 Err(cause) if cause.refusal() == Some(Refusal::Changed) => {}

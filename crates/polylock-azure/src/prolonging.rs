@@ -46,13 +46,8 @@ impl AzureBackend {
             let (token, claim) = (record.token, record.claim);
             if record.ttl < lease {
                 let longer = Record { ttl: lease, ..record };
-                match self.blobs.write(name, &lease_id, &longer, etag.as_ref(), timeout).await {
-                    Ok(after) => {
-                        if let Some(etag) = after.clone() {
-                            self.records.insert(name, etag, longer);
-                        }
-                        etag = after;
-                    }
+                match self.write_record(request, longer, etag.as_ref(), timeout).await {
+                    Ok(after) => etag = after,
                     Err(cause) if cause.refusal() == Some(Refusal::Changed) => continue,
                     Err(cause) if is_gone(&cause) => return Ok(None),
                     Err(cause) => return Err(cause),
@@ -71,12 +66,7 @@ impl AzureBackend {
                     }
                     return Ok(Some(self.attempts.update(request, |attempt| {
                         attempt.token = Some(token);
-                        (
-                            claim
-                                .filter(|_| sent < attempt.claimed_until())
-                                .map_or(lease, |claim| lease.min(claim)),
-                            sent,
-                        )
+                        (attempt.reliable(lease, claim, sent), sent)
                     })));
                 }
                 Err(cause) => match cause.refusal() {
@@ -93,17 +83,11 @@ impl AzureBackend {
 
     /// Writes in the record of `request`, if it holds the lock, that its hold has ended.
     pub(crate) async fn end_record(&self, request: &Request, timeout: Duration) -> Result<(), Cause> {
-        let (name, lease_id) = (&request.name, LeaseId::of(request.id));
         for _ in 0..TRIES {
             let Some((record, etag)) = self.held_record(request, timeout).await? else { return Ok(()) };
             let ended = Record { grant: Fingerprint::ended(), ..record };
-            match self.blobs.write(name, &lease_id, &ended, etag.as_ref(), timeout).await {
-                Ok(after) => {
-                    if let Some(etag) = after {
-                        self.records.insert(name, etag, ended);
-                    }
-                    return Ok(());
-                }
+            match self.write_record(request, ended, etag.as_ref(), timeout).await {
+                Ok(_) => return Ok(()),
                 Err(cause) if cause.refusal() == Some(Refusal::Changed) => {}
                 Err(cause) if is_gone(&cause) => return Ok(()),
                 Err(cause) => return Err(cause),

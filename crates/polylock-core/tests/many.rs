@@ -23,11 +23,18 @@ fn locks() -> Locks {
     Locks::new(memory::connect())
 }
 
-/// The in-memory store, which counts the claims.
+/// The in-memory store, which counts the claims, and replies to them late.
 #[derive(Debug)]
 struct Counting {
     inner: Arc<dyn Backend>,
     claims: AtomicU32,
+    delay: Duration,
+}
+
+impl Counting {
+    fn new(delay: Duration) -> Arc<Self> {
+        Arc::new(Self { inner: memory::connect().backend, claims: AtomicU32::default(), delay })
+    }
 }
 
 #[async_trait]
@@ -38,7 +45,9 @@ impl Backend for Counting {
 
     async fn claim(&self, request: &Request) -> Result<ClaimOutcome> {
         self.claims.fetch_add(1, Ordering::Relaxed);
-        self.inner.claim(request).await
+        let outcome = self.inner.claim(request).await;
+        SystemClock.sleep_until(SystemClock.now() + self.delay).await;
+        outcome
     }
 
     async fn wait(&self, request: &Request) -> Result<Wake> {
@@ -56,7 +65,7 @@ impl Backend for Counting {
 
 #[tokio::test]
 async fn every_setting_is_checked_before_anything_is_sent() {
-    let store = Arc::new(Counting { inner: memory::connect().backend, claims: AtomicU32::default() });
+    let store = Counting::new(Duration::ZERO);
     let locks = Locks::new(Store::new(store.clone()));
     let invalid = locks.lock_many(["a", ""]).acquire().await.unwrap_err();
     assert!(matches!(invalid, Error::InvalidName(InvalidName::Empty)), "{invalid}");
@@ -210,39 +219,10 @@ fn works_from_any_executor() {
     assert!(block_on(locks.inspect("a")).unwrap().is_free());
 }
 
-/// The in-memory store, which replies to claims late.
-#[derive(Debug)]
-struct Slow(Arc<dyn Backend>);
-
-#[async_trait]
-impl Backend for Slow {
-    fn capabilities(&self) -> &Capabilities {
-        self.0.capabilities()
-    }
-
-    async fn claim(&self, request: &Request) -> Result<ClaimOutcome> {
-        let outcome = self.0.claim(request).await;
-        SystemClock.sleep_until(SystemClock.now() + Duration::from_millis(60)).await;
-        outcome
-    }
-
-    async fn wait(&self, request: &Request) -> Result<Wake> {
-        self.0.wait(request).await
-    }
-
-    async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>> {
-        self.0.keep_alive(requests).await
-    }
-
-    async fn release(&self, request: &Request) -> Result<Release> {
-        self.0.release(request).await
-    }
-}
-
 /// Otherwise the try would begin again for ever: each time the first lock would be lost before the second one is granted.
 #[tokio::test]
 async fn a_try_of_several_locks_ends_if_the_first_one_lasts_for_too_short_a_time() {
-    let locks = Locks::new(Store::new(Arc::new(Slow(memory::connect().backend))));
+    let locks = Locks::new(Store::new(Counting::new(Duration::from_millis(60))));
     let both = locks.lock_many(["a", "b"]).max_hold(Duration::from_millis(100));
     let outcome = tokio::time::timeout(Duration::from_secs(10), both.try_acquire()).await.unwrap();
     let Err(Error::Lost { name, reason: LostReason::MaxHold }) = outcome else { panic!("{outcome:?}") };

@@ -232,6 +232,15 @@ async fn a_forced_break_frees_the_lock_and_the_former_holder_gets_the_notice() {
     next.release().await.unwrap();
 }
 
+/// Returns another process that waits for late replies, and the proxy on its way.
+async fn patient(namespace: &Namespace) -> (Proxy, Locks) {
+    let proxy = Proxy::to_http(server().port());
+    let url = format!("{}&polylock.operation_timeout=8s", proxy.url(&namespace.url));
+    let locks = Locks::connect(&url).await.unwrap();
+    acquire_and_release(&locks, "first").await;
+    (proxy, locks)
+}
+
 /// 1. Another process adopts a hold: it reads the blob, and its acquisition is delayed on its way;
 /// 2. the hold is broken, and its lease ends;
 /// 3. the acquisition arrives.
@@ -241,10 +250,7 @@ async fn a_hold_that_is_broken_during_its_adoption_stays_broken() {
     let broken_by = async |force: bool| {
         let namespace = Namespace::of(server());
         let there = namespace.locks().await;
-        let proxy = Proxy::to_http(server().port());
-        let patient = format!("{}&polylock.operation_timeout=8s", proxy.url(&namespace.url));
-        let adopter = Locks::connect(&patient).await.unwrap();
-        acquire_and_release(&adopter, "first").await;
+        let (proxy, adopter) = patient(&namespace).await;
         let guard = there.lock("a").ttl(Duration::from_secs(60)).acquire().await.unwrap();
         let handle = guard.into_handle().await.unwrap();
         proxy.fault_next(["x-ms-lease-action: acquire"], RequestFault::Delay(DELAY));
@@ -276,10 +282,7 @@ async fn a_hold_that_is_released_during_its_adoption_stays_released() {
     const DELAY: Duration = Duration::from_secs(2);
     let namespace = Namespace::of(server());
     let there = namespace.locks().await;
-    let proxy = Proxy::to_http(server().port());
-    let patient = format!("{}&polylock.operation_timeout=8s", proxy.url(&namespace.url));
-    let adopter = Locks::connect(&patient).await.unwrap();
-    acquire_and_release(&adopter, "first").await;
+    let (proxy, adopter) = patient(&namespace).await;
     let guard = there.lock("a").ttl(Duration::from_secs(60)).acquire().await.unwrap();
     let handle = guard.into_handle().await.unwrap();
     let guard = there.adopt(&handle).await.unwrap();
