@@ -99,6 +99,35 @@ async fn a_number_that_was_drawn_before_is_not_granted_again() {
     assert!(held(&both, &q).await.token > token);
 }
 
+/// A store in which others draw tokens before each raise.
+#[derive(Debug)]
+struct Busy {
+    store: Store,
+    draws: u32,
+}
+
+#[async_trait]
+impl RaiseToken for Busy {
+    async fn raise(&self, request: &Request, to: FencingToken) -> Result<FencingToken> {
+        for _ in 0..self.draws {
+            token_of(&self.store, Mode::Null).await;
+        }
+        self.store.raise.clone().unwrap().raise(request, to).await
+    }
+}
+
+#[tokio::test]
+async fn a_shared_request_is_granted_the_lock_while_others_draw_many_tokens() {
+    let busy = || {
+        let store = memory::connect();
+        store.clone().raising(Arc::new(Busy { store, draws: 100 }))
+    };
+    let both = both(busy(), busy()).unwrap();
+    let [first, second] = [Mode::Shared; 2].map(request);
+    let token = held(&both, &first).await.token;
+    assert!(held(&both, &second).await.token > token);
+}
+
 async fn token_of(store: &Store, mode: Mode) {
     let request = request(mode);
     held(store, &request).await;

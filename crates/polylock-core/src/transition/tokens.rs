@@ -9,8 +9,12 @@ use crate::{
 
 use super::capabilities::NAME;
 
-/// The attempts to find a number that neither store has granted, before the store is reported as busy.
+/// The attempts to find a number that neither store has granted, before the store is reported as busy. Each is twice as far above the
+/// last token as the one before, because others draw tokens in the meantime.
 const ATTEMPTS: u32 = 16;
+
+/// The greatest distance above the last token. Stores of which the tokens begin with the time draw fewer than one per microsecond.
+const MAX_DISTANCE: u64 = 1024;
 
 /// The tokens of the two stores.
 #[derive(Debug)]
@@ -37,7 +41,7 @@ impl Tokens {
             return Ok(token);
         }
         let may_repeat = !request.mode.conflicts_with(request.mode) && !has_bug(Bug::EqualTokens);
-        for _ in 0..ATTEMPTS {
+        for attempt in 0..ATTEMPTS {
             let mut last = None;
             if raises_old {
                 last = last.max(Some(self.old.raise(request, token).await?));
@@ -48,7 +52,7 @@ impl Tokens {
             match last.filter(|last| may_repeat && *last >= token) {
                 None => return Ok(token),
                 Some(last) => {
-                    token = next(last)?;
+                    token = above(last, MAX_DISTANCE.min(1 << attempt))?;
                     (raises_old, raises_new) = (true, true);
                 }
             }
@@ -57,8 +61,8 @@ impl Tokens {
     }
 }
 
-fn next(token: FencingToken) -> Result<FencingToken> {
-    FencingToken::new(token.get() + 1).ok_or_else(|| {
+fn above(last: FencingToken, distance: u64) -> Result<FencingToken> {
+    last.get().checked_add(distance).and_then(FencingToken::new).ok_or_else(|| {
         let cause = "the fencing tokens of the two stores are used up";
         Unavailable::new(NAME, Operation::Claim, Fault::Permanent, cause).into()
     })

@@ -13,11 +13,11 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "MySQL: a grant leaves the expired entries that it overrides",
         file: "crates/polylock-sql/src/mysql/statements/routines/claim.sql",
-        from: "    IF NOT EXISTS (SELECT 1 FROM {p}_holds WHERE name = a_name)
-        AND NOT EXISTS (SELECT 1 FROM {p}_waiters WHERE name = a_name)
+        from: "    SELECT EXISTS (SELECT 1 FROM {p}_holds WHERE name = a_name)
+        OR EXISTS (SELECT 1 FROM {p}_waiters WHERE name = a_name)
 ",
-        to: "    IF NOT EXISTS (SELECT 1 FROM {p}_holds WHERE name = a_name AND expires_at > v_now)
-        AND NOT EXISTS (SELECT 1 FROM {p}_waiters WHERE name = a_name AND expires_at > v_now)
+        to: "    SELECT EXISTS (SELECT 1 FROM {p}_holds WHERE name = a_name AND expires_at > v_now)
+        OR EXISTS (SELECT 1 FROM {p}_waiters WHERE name = a_name AND expires_at > v_now)
 ",
         test: ("scenarios", "databases::foreign_rows::mariadb::a_grant_removes_the_expired_entries_that_it_replaces"),
     },
@@ -89,7 +89,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "MySQL: a release hands the lock over beside a conflicting hold",
         file: "crates/polylock-sql/src/mysql/statements/routines/release.sql",
-        from: "    SET v_ahead = (SELECT coalesce(bit_or({conflicts mode}), 0) FROM {p}_holds WHERE name = a_name);",
+        from: "    SELECT coalesce(bit_or({conflicts mode}), 0) INTO v_ahead FROM {p}_holds WHERE name = a_name;",
         to: "    SET v_ahead = 0;",
         test: ("scenarios", "databases::mariadb::hand_over::a_release_grants_the_lock_to_the_next_waiters"),
     },

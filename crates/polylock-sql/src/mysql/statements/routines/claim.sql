@@ -23,7 +23,7 @@ MODIFIES SQL DATA
 SQL SECURITY INVOKER
 claim: BEGIN
     DECLARE v_shard BIGINT DEFAULT crc32(a_name) & 1023;
-    DECLARE v_now, v_token, v_held, v_left, v_seq, v_until, v_ahead BIGINT;
+    DECLARE v_now, v_token, v_held, v_left, v_seq, v_until, v_ahead, v_found BIGINT;
     DECLARE v_behind BINARY(16);
     DECLARE EXIT HANDLER FOR SQLEXCEPTION
     BEGIN
@@ -48,30 +48,35 @@ claim: BEGIN
         LEAVE claim;
     END IF;
     -- The usual case without other entries needs no further checks.
-    IF NOT EXISTS (SELECT 1 FROM {p}_holds WHERE name = a_name)
-        AND NOT EXISTS (SELECT 1 FROM {p}_waiters WHERE name = a_name)
-        AND NOT EXISTS (SELECT 1 FROM {p}_broken WHERE name = a_name AND request = a_request)
-    THEN
+    SELECT EXISTS (SELECT 1 FROM {p}_holds WHERE name = a_name)
+        OR EXISTS (SELECT 1 FROM {p}_waiters WHERE name = a_name)
+        OR EXISTS (SELECT 1 FROM {p}_broken WHERE name = a_name AND request = a_request)
+        INTO v_found;
+    IF v_found = 0 THEN
         INSERT INTO {p}_holds (name, slot, request, token, mode, owner, label, since, expires_at)
         VALUES (a_name, a_slot, a_request, v_token, a_mode, a_owner, a_label, v_now, v_now + a_ttl);
         COMMIT;
         SELECT v_token, a_ttl, NULL, 0, v_now;
         LEAVE claim;
     END IF;
+    -- First read without locks, so that the claim waits for a renewal or release in progress only if that may be too late.
+    SELECT count(*) INTO v_found FROM {p}_holds WHERE name = a_name AND expires_at <= v_now;
+    IF v_found > 0 THEN
+        DELETE FROM {p}_holds WHERE name = a_name AND expires_at <= v_now;
+    END IF;
+    -- Both at one moment: a break by force removes a hold and refuses its request in one transaction, which does not lock the gate.
+    SELECT max(token), max(expires_at) - v_now, EXISTS (
+        SELECT 1 FROM {p}_broken WHERE name = a_name AND request = a_request AND expires_at > v_now)
+        INTO v_held, v_left, v_found
+    FROM {p}_holds WHERE name = a_name AND slot = a_slot AND request = a_request;
     -- A copy of a claim that arrives after the release of its request, or after a break by force.
-    IF EXISTS (SELECT 1 FROM {p}_broken WHERE name = a_name AND request = a_request AND expires_at > v_now) THEN
+    IF v_found > 0 THEN
         ROLLBACK;
         SELECT NULL, 1000, a_request, NULL, v_now;
         LEAVE claim;
     END IF;
-    -- First read without locks, so that the claim waits for a renewal or release in progress only if that may be too late.
-    IF EXISTS (SELECT 1 FROM {p}_holds WHERE name = a_name AND expires_at <= v_now) THEN
-        DELETE FROM {p}_holds WHERE name = a_name AND expires_at <= v_now;
-    END IF;
     -- The request holds the lock already: the reply to an earlier claim was lost. The commit guarantees that the grant is on the
     -- disk.
-    SELECT token, expires_at - v_now INTO v_held, v_left FROM {p}_holds
-    WHERE name = a_name AND slot = a_slot AND request = a_request;
     IF v_held IS NOT NULL THEN
         COMMIT;
         SELECT v_held, v_left, NULL, 0, v_now;
@@ -89,15 +94,16 @@ claim: BEGIN
     END IF;
     IF v_behind IS NOT NULL THEN
         IF a_counts = 1 THEN
-            SET v_ahead = (SELECT count(*) FROM {p}_holds WHERE name = a_name AND mode & a_conflicts <> 0)
+            SELECT (SELECT count(*) FROM {p}_holds WHERE name = a_name AND mode & a_conflicts <> 0)
                 + (SELECT count(*) FROM {p}_waiters
                    WHERE name = a_name AND mode & a_conflicts <> 0 AND seq < coalesce(v_seq, {max})
-                   AND expires_at > v_now);
+                   AND expires_at > v_now)
+                INTO v_ahead;
         END IF;
         IF a_place_ttl > 0 AND (v_seq IS NULL OR v_until - v_now < a_place_ttl DIV 2) THEN
             IF v_seq IS NULL THEN
                 -- Greater than all tokens and positions before it, and smaller than the tokens of later grants.
-                SET v_seq = greatest(v_token, coalesce((SELECT max(seq) FROM {p}_waiters WHERE name = a_name), 0) + 1);
+                SELECT greatest(v_token, coalesce(max(seq), 0) + 1) INTO v_seq FROM {p}_waiters WHERE name = a_name;
                 INSERT INTO {p}_waiters (name, request, seq, mode, owner, label, since, expires_at)
                 VALUES (a_name, a_request, v_seq, a_mode, a_owner, a_label, v_now, v_now + a_place_ttl);
             ELSE
@@ -111,7 +117,10 @@ claim: BEGIN
         SELECT NULL, v_left, v_behind, v_ahead, v_now, v_seq;
         LEAVE claim;
     END IF;
-    IF EXISTS (SELECT 1 FROM {p}_waiters WHERE name = a_name AND seq < coalesce(v_seq, {max}) AND expires_at <= v_now) THEN
+    SELECT EXISTS (
+        SELECT 1 FROM {p}_waiters WHERE name = a_name AND seq < coalesce(v_seq, {max}) AND expires_at <= v_now)
+        INTO v_found;
+    IF v_found > 0 THEN
         DELETE FROM {p}_waiters WHERE name = a_name AND seq < coalesce(v_seq, {max}) AND expires_at <= v_now;
     END IF;
     IF v_seq IS NOT NULL THEN

@@ -19,8 +19,8 @@ MODIFIES SQL DATA
 SQL SECURITY INVOKER
 convert_hold: BEGIN
     DECLARE v_shard BIGINT DEFAULT crc32(a_name) & 1023;
-    DECLARE v_now, v_new, v_token, v_mode, v_left BIGINT;
-    DECLARE v_deadlock BIGINT DEFAULT 0;
+    DECLARE v_now, v_new, v_token, v_mode, v_left, v_expired BIGINT;
+    DECLARE v_deadlock, v_blocks, v_writes BIGINT DEFAULT 0;
     DECLARE EXIT HANDLER FOR SQLEXCEPTION
     BEGIN
         ROLLBACK;
@@ -41,25 +41,26 @@ convert_hold: BEGIN
         SELECT NULL, NULL, NULL, NULL, v_now;
         LEAVE convert_hold;
     END IF;
-    IF EXISTS (SELECT 1 FROM {p}_holds WHERE name = a_name AND expires_at <= v_now) THEN
+    SELECT count(*) INTO v_expired FROM {p}_holds WHERE name = a_name AND expires_at <= v_now;
+    IF v_expired > 0 THEN
         DELETE FROM {p}_holds WHERE name = a_name AND expires_at <= v_now;
     END IF;
     SELECT token, mode INTO v_token, v_mode FROM {p}_holds
     WHERE name = a_name AND slot = a_slot AND request = a_request AND notice IS NULL FOR UPDATE;
     IF v_token = a_from THEN
-        SET v_left = (SELECT max(expires_at) - v_now FROM {p}_holds
-            WHERE name = a_name AND request <> a_request AND mode & a_in_way <> 0);
+        -- The rest of the longest lease in the way; and of the others, how many this hold is in the way of, and how many of those in
+        -- its way have two modes, because they wait for the same conversion.
+        SELECT max(if(mode & a_in_way <> 0, expires_at, NULL)) - v_now, coalesce(sum(mode & a_held_conflicts <> 0), 0),
+            coalesce(sum(mode & a_in_way <> 0 AND mode & (mode - 1) <> 0), 0)
+            INTO v_left, v_blocks, v_writes
+        FROM {p}_holds WHERE name = a_name AND request <> a_request;
         IF v_left IS NULL THEN
             SET v_token = v_new;
             SET v_mode = a_mode;
             UPDATE {p}_holds SET token = v_token, mode = v_mode WHERE name = a_name AND slot = a_slot AND request = a_request;
-        ELSEIF EXISTS (SELECT 1 FROM {p}_holds WHERE name = a_name AND request <> a_request AND mode & a_held_conflicts <> 0)
-        THEN
+        ELSEIF v_blocks > 0 THEN
             SET v_deadlock = 1;
-        ELSEIF a_waiting <> 0 AND NOT EXISTS (
-            SELECT 1 FROM {p}_holds
-            WHERE name = a_name AND request <> a_request AND mode & a_in_way <> 0 AND mode & (mode - 1) <> 0)
-        THEN
+        ELSEIF a_waiting <> 0 AND v_writes = 0 THEN
             UPDATE {p}_holds SET mode = a_waiting WHERE name = a_name AND slot = a_slot AND request = a_request;
         END IF;
     END IF;

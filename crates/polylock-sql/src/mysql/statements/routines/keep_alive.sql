@@ -7,6 +7,7 @@
 -- Atomicity: one transaction, at READ COMMITTED, so that each statement sees what was committed before it. It locks single rows,
 --            found by their complete keys. A claim that deletes expired entries, or a break, conflicts with it on the entry's
 --            row, so one of the two sees the other's change. In a deadlock the server ends one of the transactions with an error.
+--            Reads are of the form SELECT ... INTO, in all routines, because those in SET and IF lock what they read.
 -- Clock:     read before each entry.
 CREATE PROCEDURE /*!80029 IF NOT EXISTS */ /*M! IF NOT EXISTS */ {p}_keep_alive_4(a_batch LONGBLOB)
 MODIFIES SQL DATA
@@ -17,8 +18,9 @@ BEGIN
     DECLARE v_name VARBINARY(255);
     DECLARE v_request BINARY(16);
     DECLARE v_slot VARBINARY(16);
-    DECLARE v_ttl, v_place_ttl, v_now, v_extended BIGINT;
+    DECLARE v_ttl, v_place_ttl, v_now, v_found, v_extended BIGINT;
     DECLARE v_terms VARCHAR(80);
+    DECLARE v_state CHAR(1);
     DECLARE v_states LONGTEXT DEFAULT '';
     DECLARE EXIT HANDLER FOR SQLEXCEPTION
     BEGIN
@@ -42,23 +44,22 @@ BEGIN
         SET v_extended = 0;
         -- First read without a lock: all exclusive requests of a name share the key of one row, and a release that has locked
         -- this row may wait for an entry of this batch.
-        IF EXISTS (SELECT 1 FROM {p}_holds WHERE name = v_name AND slot = v_slot AND request = v_request) THEN
+        SELECT count(*) INTO v_found FROM {p}_holds WHERE name = v_name AND slot = v_slot AND request = v_request;
+        IF v_found > 0 THEN
             UPDATE {p}_holds SET expires_at = greatest(expires_at, v_now + v_ttl)
             WHERE name = v_name AND slot = v_slot AND request = v_request AND expires_at > v_now AND notice IS NULL;
             SET v_extended = row_count();
             IF v_extended <= 0 THEN
                 -- The connection's flags decide if row_count() includes a row that was found and already had these values.
-                SET v_extended = (
-                    SELECT count(*) FROM {p}_holds
-                    WHERE name = v_name AND slot = v_slot AND request = v_request AND expires_at >= v_now + v_ttl
-                    AND notice IS NULL);
+                SELECT count(*) INTO v_extended FROM {p}_holds
+                WHERE name = v_name AND slot = v_slot AND request = v_request AND expires_at >= v_now + v_ttl
+                AND notice IS NULL;
             END IF;
         END IF;
         IF v_extended > 0 THEN
             -- NULL if the row that was found with these values, and so was not locked, has changed since.
-            SET v_terms = (
-                SELECT concat('H ', expires_at - v_now, ' ', token, ' ', mode) FROM {p}_holds
-                WHERE name = v_name AND slot = v_slot AND request = v_request AND expires_at > v_now AND notice IS NULL);
+            SELECT max(concat('H ', expires_at - v_now, ' ', token, ' ', mode)) INTO v_terms FROM {p}_holds
+            WHERE name = v_name AND slot = v_slot AND request = v_request AND expires_at > v_now AND notice IS NULL;
             SET v_states = concat(v_states, coalesce(v_terms, 'C'), ',');
             ITERATE entries;
         END IF;
@@ -66,11 +67,10 @@ BEGIN
         WHERE name = v_name AND request = v_request AND expires_at > v_now;
         SET v_extended = row_count();
         IF v_extended <= 0 THEN
-            SET v_extended = (
-                SELECT count(*) FROM {p}_waiters
-                WHERE name = v_name AND request = v_request AND expires_at >= v_now + v_place_ttl);
+            SELECT count(*) INTO v_extended FROM {p}_waiters
+            WHERE name = v_name AND request = v_request AND expires_at >= v_now + v_place_ttl;
         END IF;
-        SET v_states = concat(v_states, CASE
+        SELECT CASE
             WHEN v_extended > 0 THEN 'Q'
             -- It has become a hold between the statements.
             WHEN EXISTS (SELECT 1 FROM {p}_holds WHERE name = v_name AND slot = v_slot AND request = v_request
@@ -78,7 +78,8 @@ BEGIN
             WHEN EXISTS (SELECT 1 FROM {p}_holds WHERE name = v_name AND slot = v_slot AND request = v_request
                 AND notice <> '')
                 OR EXISTS (SELECT 1 FROM {p}_broken WHERE name = v_name AND request = v_request AND notice <> '') THEN 'B'
-            ELSE 'G' END, ',');
+            ELSE 'G' END INTO v_state;
+        SET v_states = concat(v_states, v_state, ',');
     END WHILE;
     COMMIT;
     SELECT v_states;

@@ -35,7 +35,7 @@ park: BEGIN
     END IF;
     IF v_until IS NULL OR v_until <= v_now THEN
         SET v_parked = 0;
-        SET v_notice = (SELECT nullif(notice, '') FROM {p}_broken WHERE name = a_name AND request = a_request);
+        SELECT max(nullif(notice, '')) INTO v_notice FROM {p}_broken WHERE name = a_name AND request = a_request;
     ELSEIF v_notice IS NULL THEN
         UPDATE {p}_holds SET expires_at = v_now + a_left, notice = ''
         WHERE name = a_name AND slot = a_slot AND request = a_request;

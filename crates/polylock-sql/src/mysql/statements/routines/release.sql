@@ -25,7 +25,7 @@ SQL SECURITY INVOKER
 release_lock: BEGIN
     DECLARE v_shard BIGINT DEFAULT crc32(a_name) & 1023;
     DECLARE v_released, v_found, v_ahead, v_seq, v_granted BIGINT DEFAULT 0;
-    DECLARE v_now, v_token, v_mode, v_until BIGINT;
+    DECLARE v_now, v_token, v_mode, v_until, v_expired BIGINT;
     DECLARE v_next BINARY(16);
     DECLARE v_owner, v_label VARBINARY(255);
     DECLARE v_notice VARBINARY(1024);
@@ -44,8 +44,9 @@ release_lock: BEGIN
         SET v_released = row_count();
         IF v_released = 0 THEN
             -- It stays until the lease would have ended: the reply may be lost, and the release repeated.
-            SET v_notice = (SELECT nullif(notice, '') FROM {p}_broken WHERE name = a_name AND request = a_request);
+            SELECT max(nullif(notice, '')) INTO v_notice FROM {p}_broken WHERE name = a_name AND request = a_request;
         END IF;
+        -- In this form the read waits for a claim that is about to join the queue, and has not found the release.
         IF v_released = 0 OR NOT EXISTS (SELECT 1 FROM {p}_waiters WHERE name = a_name) THEN
             SELECT v_released, v_notice, '', NULL;
             LEAVE release_lock;
@@ -73,17 +74,18 @@ release_lock: BEGIN
         SET v_found = row_count();
     END IF;
     IF v_found = 0 THEN
-        SET v_notice = (SELECT nullif(notice, '') FROM {p}_broken WHERE name = a_name AND request = a_request);
+        SELECT max(nullif(notice, '')) INTO v_notice FROM {p}_broken WHERE name = a_name AND request = a_request;
     END IF;
     IF a_refused > 0 THEN
         -- The record of a claim that is refused has an empty notice. One of a break keeps its notice, and refuses claims, too.
         INSERT INTO {p}_broken (name, request, notice, expires_at) VALUES (a_name, a_request, '', v_now + a_refused)
         ON DUPLICATE KEY UPDATE expires_at = greatest(expires_at, v_now + a_refused);
     END IF;
-    IF EXISTS (SELECT 1 FROM {p}_holds WHERE name = a_name AND expires_at <= v_now) THEN
+    SELECT count(*) INTO v_expired FROM {p}_holds WHERE name = a_name AND expires_at <= v_now;
+    IF v_expired > 0 THEN
         DELETE FROM {p}_holds WHERE name = a_name AND expires_at <= v_now;
     END IF;
-    SET v_ahead = (SELECT coalesce(bit_or({conflicts mode}), 0) FROM {p}_holds WHERE name = a_name);
+    SELECT coalesce(bit_or({conflicts mode}), 0) INTO v_ahead FROM {p}_holds WHERE name = a_name;
     -- Once every mode that can wait conflicts with the entries ahead, no later waiter can be granted the lock.
     waiters: WHILE v_token IS NOT NULL AND v_granted < 256 AND v_ahead & {all} <> {all} DO
         SET v_next = NULL;
@@ -95,7 +97,7 @@ release_lock: BEGIN
         IF v_until <= v_now THEN
             DELETE FROM {p}_waiters WHERE name = a_name AND request = v_next AND expires_at <= v_now;
             -- A keep-alive may have extended it since it was read.
-            SET v_until = (SELECT expires_at FROM {p}_waiters WHERE name = a_name AND request = v_next);
+            SELECT max(expires_at) INTO v_until FROM {p}_waiters WHERE name = a_name AND request = v_next;
             IF v_until IS NULL THEN
                 ITERATE waiters;
             END IF;

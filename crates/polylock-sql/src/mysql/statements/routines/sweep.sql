@@ -11,6 +11,7 @@ MODIFIES SQL DATA
 SQL SECURITY INVOKER
 BEGIN
     DECLARE v_now BIGINT DEFAULT {now};
+    DECLARE v_expired BIGINT;
     DECLARE v_hold, v_waiter, v_broken VARBINARY(255);
     DECLARE EXIT HANDLER FOR SQLEXCEPTION
     BEGIN
@@ -20,7 +21,8 @@ BEGIN
     SELECT max(name) INTO v_hold FROM (
         SELECT name FROM {p}_holds WHERE name > a_holds ORDER BY name LIMIT a_rows) AS stretch;
     -- First read without locks: usually there are no expired rows.
-    IF EXISTS (SELECT 1 FROM {p}_holds WHERE name > a_holds AND name <= v_hold AND expires_at <= v_now) THEN
+    SELECT EXISTS (SELECT 1 FROM {p}_holds WHERE name > a_holds AND name <= v_hold AND expires_at <= v_now) INTO v_expired;
+    IF v_expired > 0 THEN
         SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;
         START TRANSACTION;
         DELETE FROM {p}_holds WHERE name > a_holds AND name <= v_hold AND expires_at <= v_now;
@@ -28,7 +30,8 @@ BEGIN
     END IF;
     SELECT max(name) INTO v_waiter FROM (
         SELECT name FROM {p}_waiters WHERE name > a_waiters ORDER BY name LIMIT a_rows) AS stretch;
-    IF EXISTS (SELECT 1 FROM {p}_waiters WHERE name > a_waiters AND name <= v_waiter AND expires_at <= v_now) THEN
+    SELECT EXISTS (SELECT 1 FROM {p}_waiters WHERE name > a_waiters AND name <= v_waiter AND expires_at <= v_now) INTO v_expired;
+    IF v_expired > 0 THEN
         SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;
         START TRANSACTION;
         DELETE FROM {p}_waiters WHERE name > a_waiters AND name <= v_waiter AND expires_at <= v_now;
@@ -36,7 +39,8 @@ BEGIN
     END IF;
     SELECT max(name) INTO v_broken FROM (
         SELECT name FROM {p}_broken WHERE name > a_broken ORDER BY name LIMIT a_rows) AS stretch;
-    IF EXISTS (SELECT 1 FROM {p}_broken WHERE name > a_broken AND name <= v_broken AND expires_at <= v_now) THEN
+    SELECT EXISTS (SELECT 1 FROM {p}_broken WHERE name > a_broken AND name <= v_broken AND expires_at <= v_now) INTO v_expired;
+    IF v_expired > 0 THEN
         SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;
         START TRANSACTION;
         DELETE FROM {p}_broken WHERE name > a_broken AND name <= v_broken AND expires_at <= v_now;

@@ -28,6 +28,7 @@ BEGIN
     DECLARE v_slot VARBINARY(16);
     DECLARE v_place_ttl, v_place, v_now, v_token, v_ahead, v_nearest, v_before BIGINT;
     DECLARE v_moved, v_slept BIGINT DEFAULT 0;
+    DECLARE v_waits, v_holds BIGINT;
     DECLARE v_grants, v_gone LONGTEXT DEFAULT '';
     SET v_end = length(a_batch);
     looks: LOOP
@@ -45,15 +46,19 @@ BEGIN
             SET v_at = v_at + v_length + 50;
             SET v_now = {now};
             -- The waiters first, because a waiter becomes a hold.
-            IF EXISTS (SELECT 1 FROM {p}_waiters WHERE name = v_name AND request = v_watched AND expires_at > v_now) THEN
-                SET v_ahead = (SELECT count(*) FROM (
-                    SELECT 1 FROM {p}_waiters WHERE name = v_name AND seq < v_place LIMIT 8) AS ahead);
-                SET v_nearest = least(v_nearest, v_ahead);
-            ELSEIF EXISTS (SELECT 1 FROM {p}_holds
-                WHERE name = v_name AND slot IN ('', v_watched) AND request = v_watched AND expires_at > v_now)
+            SELECT count(*) INTO v_waits FROM {p}_waiters WHERE name = v_name AND request = v_watched AND expires_at > v_now;
+            IF v_waits = 0 THEN
                 -- A holder that has downgraded its hold lets waiters in without leaving.
-                AND NOT EXISTS (SELECT 1 FROM {p}_holds WHERE name = v_name AND slot = v_slot AND request = v_request)
-            THEN
+                SELECT EXISTS (SELECT 1 FROM {p}_holds
+                        WHERE name = v_name AND slot IN ('', v_watched) AND request = v_watched AND expires_at > v_now)
+                    AND NOT EXISTS (SELECT 1 FROM {p}_holds WHERE name = v_name AND slot = v_slot AND request = v_request)
+                    INTO v_holds;
+            END IF;
+            IF v_waits > 0 THEN
+                SELECT count(*) INTO v_ahead FROM (
+                    SELECT 1 FROM {p}_waiters WHERE name = v_name AND seq < v_place LIMIT 8) AS ahead;
+                SET v_nearest = least(v_nearest, v_ahead);
+            ELSEIF v_holds > 0 THEN
                 SET v_nearest = 0;
             ELSE
                 SET v_token = NULL;
