@@ -51,7 +51,7 @@ mod state;
 mod waiter;
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashSet},
     sync::{Mutex, MutexGuard},
     time::Duration,
 };
@@ -179,8 +179,8 @@ impl Wakeups {
     /// Returns the requests that waiters of this process wait for, by lock, except for requests that wait in this process themselves. A
     /// poller checks if they have left; for the others, [`notify`](Self::notify) is called when they leave.
     #[must_use]
-    pub fn watched(&self) -> HashMap<LockName, Vec<RequestId>> {
-        let mut names: HashMap<LockName, Vec<RequestId>> = HashMap::new();
+    pub fn watched(&self) -> BTreeMap<LockName, Vec<RequestId>> {
+        let mut names: BTreeMap<LockName, Vec<RequestId>> = BTreeMap::new();
         let State { waiters, followers, .. } = &*self.lock();
         for (watched, waiting) in followers.iter().filter(|(watched, _)| !waiters.contains_key(watched)) {
             if let Some(waiter) = waiting.first().and_then(|follower| waiters.get(follower)) {
@@ -225,8 +225,8 @@ impl Wakeups {
 
     /// Returns the waiters of this process, by lock: a poller checks if they hold it.
     #[must_use]
-    pub fn waiting(&self) -> HashMap<LockName, Vec<RequestId>> {
-        let mut names: HashMap<LockName, Vec<RequestId>> = HashMap::new();
+    pub fn waiting(&self) -> BTreeMap<LockName, Vec<RequestId>> {
+        let mut names: BTreeMap<LockName, Vec<RequestId>> = BTreeMap::new();
         for (request, waiter) in &self.lock().waiters {
             names.entry(waiter.name.clone()).or_default().push(*request);
         }

@@ -96,7 +96,14 @@ impl Attempt {
     pub fn end(&mut self, client: &str, keeps: Duration, now: u64) {
         self.users.remove(client);
         self.longest = self.longest.max(keeps);
-        self.set(AttemptState::Over(keeps), now);
+        let left = match self.state {
+            // A parked hold ends when the first client wanted it to, unless another one releases it.
+            AttemptState::Over(before) if self.is_ended && !keeps.is_zero() => {
+                before.saturating_sub(Duration::from_nanos(now - self.since))
+            }
+            _ => Duration::ZERO,
+        };
+        self.set(AttemptState::Over(keeps.max(left)), now);
         self.is_ended = true;
         self.ended_by = Some(client.to_owned());
     }
@@ -232,7 +239,7 @@ impl Record {
     /// `None` if a client uses it.
     #[must_use]
     pub fn unused(&self, entry: &LiveEntry) -> Option<(u64, Duration)> {
-        let Some(attempt) = entry.owner.as_ref().and_then(|owner| self.attempts.get(owner)) else {
+        let Some(attempt) = entry.owner.as_ref().and_then(|owner| self.attempt(entry, owner)) else {
             let is_unused = entry.token.is_some_and(|token| !self.has_hold(&entry.name, token));
             return is_unused.then_some((0, Duration::ZERO));
         };
@@ -249,6 +256,16 @@ impl Record {
             AttemptState::Over(keeps) => Some(*keeps),
         };
         Some((attempt.since, patience?))
+    }
+
+    /// Returns the attempt of `owner`, or the one whose hold this is: a process that has adopted it may have written it again at a server that
+    /// had lost it.
+    fn attempt(&self, entry: &LiveEntry, owner: &str) -> Option<&Attempt> {
+        let has_token = |attempt: &&Attempt| {
+            attempt.lock == entry.name.as_str()
+                && entry.token.is_some_and(|token| attempt.tokens.contains(&token))
+        };
+        self.attempts.get(owner).or_else(|| self.attempts.values().find(has_token))
     }
 
     /// Returns the locks that were granted to a client while a former holder still kept them: the time, and what happened.

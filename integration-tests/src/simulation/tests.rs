@@ -10,12 +10,12 @@ use super::{
     timeline, world,
 };
 
-/// The stores with runs that their seeds determine. The driver of SQLite closes connections on threads of its own, in real time, so its runs
-/// differ now and then.
+/// The stores.
 const STORES: &[StoreKind] = &[
     StoreKind::Queue,
     StoreKind::Mysql,
     StoreKind::Postgres,
+    StoreKind::Sqlite,
     StoreKind::Redis,
     StoreKind::Redlock,
     StoreKind::Zookeeper,
@@ -61,6 +61,11 @@ fn mysql_breaks_no_promise() {
 #[test]
 fn postgres_breaks_no_promise() {
     is_sound(StoreKind::Postgres);
+}
+
+#[test]
+fn sqlite_breaks_no_promise() {
+    is_sound(StoreKind::Sqlite);
 }
 
 #[test]

@@ -3,7 +3,8 @@
 use std::{
     fmt,
     hash::{DefaultHasher, Hasher},
-    sync::{Arc, Mutex},
+    path::Path,
+    sync::{Arc, Mutex, OnceLock},
 };
 
 use polylock_core::sync::lock;
@@ -15,6 +16,8 @@ use super::time::Time;
 pub struct Timeline {
     time: Arc<Time>,
     lines: Option<Mutex<Vec<Line>>>,
+    /// A directory that has another name in each run.
+    directory: OnceLock<String>,
 }
 
 /// An event.
@@ -37,7 +40,12 @@ impl Timeline {
     /// Creates a timeline, which stays empty unless `is_recorded`.
     #[must_use]
     pub fn new(time: Arc<Time>, is_recorded: bool) -> Arc<Self> {
-        Arc::new(Self { time, lines: is_recorded.then(Mutex::default) })
+        Arc::new(Self { time, lines: is_recorded.then(Mutex::default), directory: OnceLock::new() })
+    }
+
+    /// Writes the path of the temporary `directory` of the run as `(directory)`, so that equal runs have equal events.
+    pub fn hide(&self, directory: &Path) {
+        self.directory.get_or_init(|| directory.to_string_lossy().into_owned());
     }
 
     /// Returns true if events are recorded.
@@ -49,7 +57,11 @@ impl Timeline {
     /// Adds an event of a process, a server or the network, described by `event`.
     pub fn note(&self, node: impl fmt::Display, event: impl FnOnce() -> String) {
         if let Some(lines) = &self.lines {
-            lock(lines).push(Line { at: self.time.now(), node: node.to_string(), event: event() });
+            let mut event = event();
+            if let Some(path) = self.directory.get() {
+                event = event.replace(path, "(directory)");
+            }
+            lock(lines).push(Line { at: self.time.now(), node: node.to_string(), event });
         }
     }
 

@@ -1,21 +1,18 @@
 //! The waiters of a registry, and the requests that they wait for.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use tokio::sync::Notify;
 
 use super::handover::WaiterId;
 use crate::{Grant, LockName, Mode, Request, RequestId};
 
+/// The maps are ordered, so that a simulation sends and wakes in the same order when it is repeated.
 #[derive(Debug, Default)]
 pub(super) struct State {
-    pub(super) waiters: HashMap<RequestId, Registration>,
+    pub(super) waiters: BTreeMap<RequestId, Registration>,
     /// Reverse index: waiters by the request that they are blocked on.
-    pub(super) followers: HashMap<RequestId, Vec<RequestId>>,
+    pub(super) followers: BTreeMap<RequestId, Vec<RequestId>>,
     /// The waiters by ticket, in order of their registration.
     pub(super) tickets: BTreeMap<u64, RequestId>,
     /// The last ticket assigned.

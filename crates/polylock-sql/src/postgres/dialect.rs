@@ -1,7 +1,7 @@
 //! The dialect of PostgreSQL.
 
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
     fmt,
     pin::Pin,
     sync::{Arc, Mutex},
@@ -105,13 +105,11 @@ fn read_handover(row: &impl Columns) -> Result<Option<Handover>, sqlx::Error> {
 }
 
 /// Returns the waiters of this process ([`Wakeups::waiting`]) as pairs of name and request, as the tables store them.
-fn pairs(names: HashMap<LockName, Vec<RequestId>>) -> Vec<(Vec<u8>, Vec<u8>)> {
+fn pairs(names: BTreeMap<LockName, Vec<RequestId>>) -> Vec<(Vec<u8>, Vec<u8>)> {
     let mut pairs = Vec::new();
     for (name, requests) in names {
         pairs.extend(requests.iter().map(|request| (bytes(&name).to_vec(), request.to_bytes().to_vec())));
     }
-    // A seed of the simulation reproduces its run only if no text depends on the order of a hash map.
-    pairs.sort_unstable();
     pairs
 }
 

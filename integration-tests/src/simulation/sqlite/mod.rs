@@ -80,6 +80,7 @@ impl SqliteServers {
     ) -> io::Result<Arc<Self>> {
         let clock = WallClock::of_machine(machine);
         let directory = TempDir::new()?;
+        timeline.hide(directory.path());
         Ok(Arc::new(Self {
             planted: plan.planted,
             disk: Disk::new(clock, (time, network, timeline), stream(plan.seed, &[8])),

@@ -70,6 +70,8 @@ impl Ensemble {
             }
             return;
         }
+        // The leader proposes in order of arrival: a new connection of a session proves that nothing of an earlier one is still to come.
+        self.work_off(state);
         let verdict = match forwarded.what {
             What::Open(open) => {
                 let now = state.members[state.leader.member].clock.now();
