@@ -24,8 +24,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "MySQL: a broken hold is extended",
         file: "crates/polylock-sql/src/mysql/statements/routines/keep_alive.sql",
-        from: " AND expires_at > v_now AND notice IS NULL;",
-        to: " AND expires_at > v_now;",
+        from: " AND expires_at > v_now AND notice IS NULL;
+            SET v_extended",
+        to: " AND expires_at > v_now;
+            SET v_extended",
         test: ("conformance", "mariadb::breaking::ends_with_the_lease"),
     },
     Mutant {
