@@ -131,7 +131,9 @@ impl Inspect for AzureBackend {
         let broken = self.break_hold(name, order).await;
         let broken = broken.map_err(|cause| self.failed(Operation::Break, cause))?;
         if order.force {
-            self.fairness.released(name);
+            if broken.is_some() {
+                self.fairness.released(name);
+            }
             self.waiters.wake(name);
         }
         if broken.is_some()

@@ -7,7 +7,7 @@ use polylock_testkit::history::{self, Rules, Section};
 use super::{
     network::{Network, nanos},
     plan::{FAULTS_END, Plan, StoreKind},
-    record::{Loss, Record},
+    record::{Kept, Loss, Record},
     servers::Events,
     violation::Violation,
 };
@@ -57,13 +57,16 @@ pub fn shared_sections(
 /// Returns the broken promises that the records of the clients show.
 #[must_use]
 pub fn records(record: &Record, plan: &Plan, network: &Network) -> Vec<Violation> {
-    // A hold is lost without a word if its lease ends, by an earlier packet of its session, after its client has left it to the process.
-    let may_be_lost = |at: u64| {
-        let at = Duration::from_nanos(at);
-        plan.store == StoreKind::Zookeeper && at < plan.disturbed_until(at)
+    // A hold that its process renews in the background is lost without a word, if a fault prevents that. In ZooKeeper its lease counts from an
+    // earlier packet of the session.
+    let may_be_lost = |at: u64, Kept { renewed_by: (process, lease), time, .. }: &Kept| {
+        let (at, since) = (Duration::from_nanos(at), Duration::from_nanos(time.start).saturating_sub(*lease));
+        plan.is_disturbed(*process, (since, at))
+            || plan.is_noisy && since < plan.time(FAULTS_END)
+            || plan.store == StoreKind::Zookeeper && at < plan.disturbed_until(at)
     };
-    let early = record.taken_early().into_iter().filter(|(at, _)| !may_be_lost(*at));
-    let early = early.map(|(at, what)| Violation::new(at, "early end", format!("early end: {what}")));
+    let early = record.taken_early().into_iter().filter(|(at, kept, _)| !may_be_lost(*at, kept));
+    let early = early.map(|(at, _, what)| Violation::new(at, "early end", format!("early end: {what}")));
     early.chain(record.losses.iter().filter_map(|loss| unexplained(loss, plan, network))).collect()
 }
 

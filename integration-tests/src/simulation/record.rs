@@ -162,6 +162,8 @@ pub struct Kept {
     pub mode: Mode,
     /// The token of the hold.
     pub token: u64,
+    /// The process of its holder, and the lease that it renews if the store can't end the hold at that time.
+    pub renewed_by: (usize, Duration),
     /// The time at which its holder left it, and the time until which no conflicting request is granted the lock, unless it is broken.
     pub time: Range<u64>,
 }
@@ -270,7 +272,7 @@ impl Record {
 
     /// Returns the locks that were granted to a client while a former holder still kept them: the time, and what happened.
     #[must_use]
-    pub fn taken_early(&self) -> Vec<(u64, String)> {
+    pub fn taken_early(&self) -> Vec<(u64, &Kept, String)> {
         let is_ended = |kept: &&Kept| {
             let since = kept.time.start.saturating_sub(LONGEST_BREAK);
             let is_broken = |(lock, asked): &(&str, Range<u64>)| {
@@ -286,14 +288,14 @@ impl Record {
                 section.lock == kept.lock
                     && section.token > Some(kept.token)
                     && section.mode.conflicts_with(kept.mode)
-                    && section.acquired < kept.time.end
+                    && kept.time.contains(&section.acquired)
             };
             self.sections.iter().filter(is_early).map(move |section| {
                 let Kept { lock, token, time, .. } = kept;
                 let until = Duration::from_nanos(time.end);
                 let what =
                     format!("{} has {lock}, which token {token} keeps until {until:?}", section.client);
-                (section.acquired, what)
+                (section.acquired, kept, what)
             })
         });
         taken.collect()

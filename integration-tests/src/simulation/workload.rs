@@ -322,7 +322,8 @@ impl Client {
             Ok(()) if is_kept && !matches!(end, End::Drop | End::DropRelease) && !is_left_to_others => {
                 // The clocks of the process and the server may differ.
                 let until = ended + nanos(shortest - shortest / 500).saturating_sub(2 * MS);
-                record.kept.push(Kept { lock: name.as_str().to_owned(), mode, token, time: ended..until });
+                let (lock, renewed_by) = (name.as_str().to_owned(), (self.process, wish.ttl));
+                record.kept.push(Kept { lock, mode, token, renewed_by, time: ended..until });
             }
             // The renewal that ends a lease later reports a loss if it is carried out, not answered, and repeated after that.
             Err(Error::Lost { reason: LostReason::Gone, .. })

@@ -46,8 +46,9 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 const LISTEN_DELAY: Duration = Duration::from_millis(100);
 /// The longest pause before the next attempt to connect.
 const MAX_PAUSE: Duration = Duration::from_secs(30);
-/// The number of comparisons between the sessions of the listening connection and of another one.
-const PROBES: u32 = 3;
+/// The number of comparisons between the sessions of the listening connection and of another one. On a busy machine a pooler may lend the same
+/// two sessions a few times in a row.
+const PROBES: u32 = 10;
 /// The payload of a notification that this process sends to itself.
 const OWN_PAYLOAD: &str = "0";
 

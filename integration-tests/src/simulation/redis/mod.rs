@@ -166,13 +166,15 @@ impl Servers for RedisServers {
         let mut live = BTreeMap::<_, (usize, bool)>::new();
         for node in &self.nodes {
             for entry in node.inspect(locks::live) {
-                let may_stay = node.may_keep(&entry);
+                let request = node.request_of(&entry);
+                let may_stay = request.is_some_and(|id| self.nodes.iter().any(|node| node.may_keep(&id)));
                 let (servers, all_may_stay) = live.entry(entry).or_insert((0, true));
                 (*servers, *all_may_stay) = (*servers + 1, *all_may_stay && may_stay);
             }
         }
         // A release of a hold that other processes know ends with a majority, and is not repeated at the other servers: a withdrawal that was sent
-        // on a connection which has broken without a sign leaves a vote there until its lease ends, and this vote alone keeps nobody out.
+        // on a connection which has broken without a sign, or could not be sent in time, leaves a vote there until its lease ends, and this vote alone keeps
+        // nobody out.
         let is_majority = |servers: usize| 2 * servers > self.nodes.len();
         let live = live.into_iter();
         live.filter(|(_, (servers, all_may_stay))| is_majority(*servers) || !all_may_stay)

@@ -144,13 +144,17 @@ impl Node {
         lock(&self.calls).clone()
     }
 
-    /// Returns true if a withdrawal of this vote was sent that is not repeated, because it names no number.
+    /// Returns the id of the request that has this vote.
     #[must_use]
-    pub fn may_keep(&self, vote: &LiveEntry) -> bool {
-        let Some(token) = vote.token else { return false };
-        let state = self.lock();
-        let grant = state.grants.get(&(vote.name.clone(), token.cast_signed()));
-        grant.is_some_and(|grant| lock(&self.withdrawn).contains(&grant.request))
+    pub fn request_of(&self, vote: &LiveEntry) -> Option<Vec<u8>> {
+        let (state, key) = (self.lock(), (vote.name.clone(), vote.token?.cast_signed()));
+        state.grants.get(&key).map(|grant| grant.request.clone())
+    }
+
+    /// Returns true if a withdrawal of this request was sent that is not repeated, because it names no number.
+    #[must_use]
+    pub fn may_keep(&self, request: &[u8]) -> bool {
+        lock(&self.withdrawn).contains(request)
     }
 
     /// Returns true if this server has a script with this checksum that releases or withdraws.
