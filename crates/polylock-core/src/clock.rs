@@ -5,6 +5,7 @@ use std::{
     future::Future,
     ops::{Add, Sub},
     pin::Pin,
+    sync::LazyLock,
     time::Duration,
 };
 
@@ -91,6 +92,18 @@ impl SystemClock {
     }
 }
 
+impl SystemClock {
+    /// Returns an identity of the clock, which two processes have in common if a [`Moment`] of one is a `Moment` of the other: on Linux, that of
+    /// the boot of the machine and of the time namespace. `None` if there is no such clock. It has no spaces.
+    ///
+    /// Copies of a running virtual machine have the same identity and clocks that differ.
+    #[must_use]
+    pub fn shared_id() -> Option<&'static str> {
+        static ID: LazyLock<Option<String>> = LazyLock::new(shared_id);
+        if process::is_simulated() { None } else { ID.as_deref() }
+    }
+}
+
 /// The longest time that a timer runs before the clock is read again, because the machine may have been suspended.
 const RECHECK: Duration = Duration::from_secs(1);
 
@@ -123,9 +136,23 @@ fn nanos() -> u64 {
     secs.unwrap_or(0).saturating_mul(1_000_000_000).saturating_add(nanos.unwrap_or(0))
 }
 
+#[cfg(target_os = "linux")]
+fn shared_id() -> Option<String> {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    // An old kernel has no time namespaces.
+    let namespace = std::fs::read_link("/proc/self/ns/time").unwrap_or_default();
+    let words = [boot.trim(), &*namespace.to_string_lossy()].concat();
+    (!boot.trim().is_empty() && !words.contains(char::is_whitespace)).then_some(words)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn shared_id() -> Option<String> {
+    None
+}
+
 #[cfg(not(target_os = "linux"))]
 fn nanos() -> u64 {
-    use std::{sync::LazyLock, time::Instant};
+    use std::time::Instant;
     #[expect(clippy::disallowed_methods, reason = "the best clock std has on this system")]
     static ORIGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
     u64::try_from(ORIGIN.elapsed().as_nanos()).unwrap_or(u64::MAX)

@@ -7,6 +7,7 @@ use redis::{Client, ConnectionInfo, ProtocolVersion};
 
 use crate::{
     config::{Allowed, Credentials, Settings, address, is_encrypted},
+    distinct::Distinct,
     sentinel::sentinels::Sentinels,
 };
 
@@ -78,6 +79,8 @@ pub(crate) struct Endpoint {
     pub(crate) tolerates_data_loss: bool,
     /// True if the run id of the server is required.
     pub(crate) requires_run_id: bool,
+    /// The other servers, if each must be another one.
+    pub(crate) distinct: Option<Arc<Distinct>>,
     /// True if connections receive messages.
     pub(crate) subscribes: bool,
     /// The client's own channel; `None` if the client has a channel in each slot. `on_push` handles the messages.
@@ -116,6 +119,7 @@ impl Endpoint {
             allowed: settings.allowed.clone(),
             tolerates_data_loss: false,
             requires_run_id: false,
+            distinct: None,
             subscribes: true,
             channel,
             on_push,

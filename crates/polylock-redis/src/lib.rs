@@ -14,6 +14,7 @@ mod checkup;
 pub mod cluster;
 mod config;
 mod connection;
+mod distinct;
 mod driver_keys;
 mod endpoint;
 mod error;

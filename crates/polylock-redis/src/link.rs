@@ -340,6 +340,9 @@ impl Link {
                 polylock.restart=trust if every server keeps all acknowledged data";
             return Err(Cause::Unusable(Fault::Denied, advice.to_owned()));
         }
+        if let (Some(servers), Some(run)) = (&self.endpoint.distinct, &health.run) {
+            servers.check(&self.endpoint.address, run)?;
+        }
         let clock = ServerClock::default();
         clock.observe(sent_at, health.clock_us);
         let peer = Arc::new(Peer { health, clock });

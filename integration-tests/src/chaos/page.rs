@@ -92,7 +92,7 @@ const OUTCOMES: [(Kind, [&str; 6]); 14] = [
             "no server",
             "locks and tokens survive",
             "the same with `appendfsync always`",
-            "the same with durable servers; otherwise a restarted server does not vote for the longest lease",
+            "the same; a restarted server does not vote for the longest lease",
             "the same for a minority",
             "as on the databases",
         ],

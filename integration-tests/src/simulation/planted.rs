@@ -131,6 +131,8 @@ pub enum Planted {
     RedlockLiveVote,
     /// Redlock: a server that has lost its votes votes at once.
     RedlockNoDelay,
+    /// Redlock: a server that was restarted votes at once if it has read a file.
+    RedlockTrustedFile,
     /// Redlock: a server gives some votes and refuses them.
     RedlockUnmarkedVote,
     /// Redlock: a proposal that was withdrawn is accepted.
@@ -265,6 +267,7 @@ impl Planted {
             | P::CoreForgottenNotice => StoreKind::Redis,
             P::RedlockLiveVote
             | P::RedlockNoDelay
+            | P::RedlockTrustedFile
             | P::RedlockUnmarkedVote
             | P::RedlockLateProposal
             | P::RedlockForeignRelease

@@ -187,12 +187,13 @@ fn the_seeds_of_either_style_that_have_found_bugs_are_sound() {
 
 /// The bugs that only one in hundreds of runs finds, each with the seed of such a run. The record has the time that a search from a random
 /// seed takes.
-const RARE: [(Planted, u64); 5] = [
+const RARE: [(Planted, u64); 6] = [
     (Planted::CoreForgottenNotice, 8_306_043_620_019_075_853),
     (Planted::CoreUnreleasedTry, 628_582_805_010_209_658),
     (Planted::CoreLateRenewal, 4_248_493_522_055_379_153),
     (Planted::ZookeeperLocalProof, 1_547_259_052_300_682_946),
     (Planted::RedisForgottenClaim, 8_043_888_763_954_540_973),
+    (Planted::RedlockTrustedFile, 8_791_696_966_506_595_272),
 ];
 
 /// Searches from a random seed, or that of a rare run, until a run with the planted bug fails.
@@ -280,6 +281,7 @@ find! {
     finds_breaks_without_target_of_redis: RedisUntargetedBreak,
     finds_withdrawals_of_live_votes: RedlockLiveVote,
     finds_servers_that_vote_without_delay: RedlockNoDelay,
+    finds_servers_that_trust_their_files: RedlockTrustedFile,
     finds_unmarked_votes: RedlockUnmarkedVote,
     finds_late_proposals: RedlockLateProposal,
     finds_withdrawals_of_other_requests: RedlockForeignRelease,

@@ -20,11 +20,12 @@ const MAX_TTLS: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::fr
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Restart {
-    /// Votes do not count until every earlier lease has expired, if the server may have forgotten votes: if it is new, has lost its data,
-    /// or was restarted and is not durable.
+    /// The votes of a server that may have forgotten some do not count until every earlier lease has expired: if it is new, has lost its data,
+    /// or was restarted.
     #[default]
     Delay,
-    /// Votes count at once: every server runs with `appendonly yes` and `appendfsync always`, and never loses its data.
+    /// Votes count at once: every server runs with `appendonly yes` and `appendfsync always`, never loses its data, and is never started with a
+    /// clock that is ahead.
     Trust,
 }
 

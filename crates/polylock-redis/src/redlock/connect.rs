@@ -1,6 +1,6 @@
 //! Opens the store, and checks that enough servers can be used and that their votes count.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use futures_util::future;
@@ -23,6 +23,7 @@ use super::{
 };
 use crate::{
     checkup::Health,
+    distinct::Distinct,
     endpoint::{self, Endpoint, Push},
     error::Cause,
     keys,
@@ -111,6 +112,7 @@ impl Servers {
         let (waiters, alerts) = (Arc::<WaiterQueues>::default(), Arc::<HoldAlerts>::default());
         let channel = endpoint::client_channel(&config.settings.prefix, &endpoint::client_id());
         let delay = (config.restart == Restart::Delay).then(|| config.max_ttl + DELAY_MARGIN);
+        let distinct = Arc::<Distinct>::default();
         let node = |server| {
             let waiters = waiters.clone();
             let handler = Arc::new(move |push: Push<'_>| on_push(&waiters, push));
@@ -125,6 +127,7 @@ impl Servers {
             endpoint.broken_after = BROKEN_AFTER;
             endpoint.tolerates_data_loss = delay.is_some();
             endpoint.requires_run_id = delay.is_some();
+            endpoint.distinct = Some(distinct.clone());
             Ok::<_, ConfigError>(Arc::new(Node::new(Link::new(endpoint), delay)))
         };
         let nodes = config.settings.servers.iter().map(node).collect::<Result<Vec<_>, _>>()?;
@@ -213,17 +216,10 @@ async fn connect_all(servers: &ServerSet, config: &Config) -> Result<Vec<Health>
     if reached(&replies) < quorum(nodes.len()) {
         return Err(no_majority(Operation::Connect, nodes, &replies));
     }
-    let (mut runs, mut delayed) = (HashMap::new(), Vec::new());
+    let mut delayed = Vec::new();
     for (node, reply) in nodes.iter().zip(&replies) {
         match reply {
-            Some(Ok((health, observed))) => {
-                if let Some(run) = &health.run
-                    && let Some(other) = runs.insert(run.clone(), node.address())
-                {
-                    let problem =
-                        format!("{other} and {} are the same server: its vote counts once", node.address());
-                    return Err(ConfigError::new("store", problem).into());
-                }
+            Some(Ok((_, observed))) => {
                 if matches!(observed, Observed::Delayed { .. }) {
                     delayed.push(node.address());
                 }

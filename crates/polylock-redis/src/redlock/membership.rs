@@ -10,7 +10,8 @@
 //!
 //! The time counts from the arrival of the reply and never from the sending of the command, which may have been executed much later. A
 //! client that stops early leaves the time that it has observed in the key, and the next client continues from there: it receives the key
-//! after that time was written, so the two times do not overlap.
+//! after that time was written, so the two times do not overlap. It also leaves `R`, by the clock that it shares with the other processes of
+//! its machine: a later one of them counts from there, although no process ran in between.
 //!
 //! A client has several connections to a server: that of the I/O thread, and those of its callers' runtimes. All lead to one server process
 //! (see `node.rs`), and their replies may arrive in another order than the server has sent them:
@@ -27,6 +28,8 @@ use std::{fmt::Write as _, time::Duration};
 
 use polylock_core::Moment;
 
+const NANOS_PER_MS: u64 = 1_000_000;
+
 /// The observation of one server by a client.
 #[derive(Debug, Default)]
 pub(super) struct Membership {
@@ -39,7 +42,7 @@ struct Observation {
     nonce: String,
     /// The run id of the server process that returned it.
     run: String,
-    /// The time for which other clients had observed it.
+    /// The time for which other clients, or an earlier process of this machine, had observed it.
     before: Duration,
     /// The arrival time of the first reply with it at this client.
     since: Moment,
@@ -83,6 +86,17 @@ impl Membership {
         Some(format!("{fresh} {} {delay} {delay}", observation.nonce))
     }
 
+    /// Returns the argument `witness` of a script that is sent to the server process `run`: the identity of the clock of this machine, and the
+    /// time at which the nonce has arrived.
+    pub(super) fn witness(&self, run: &str, clock: Option<&str>) -> String {
+        let observation = self.observation.as_ref().filter(|observation| observation.run == run);
+        let since = observation.map_or_else(Moment::default, |observation| observation.since);
+        clock.map_or_else(
+            || "-".to_owned(),
+            |clock| format!("{clock} {}", since.as_nanos().div_ceil(NANOS_PER_MS)),
+        )
+    }
+
     /// Records that the server process `run` has replied with this `membership`, and that the reply arrived at `now`.
     pub(super) fn observe(&mut self, run: &str, membership: &str, now: Moment) -> Observed {
         let Some((nonce, age)) = membership.split_once(' ') else {
@@ -96,8 +110,10 @@ impl Membership {
         {
             return Observed::Delayed { is_first: false };
         }
-        // An age that can't be parsed counts as zero.
-        let before = Duration::from_millis(age.parse().unwrap_or(0));
+        // Times that can't be parsed count as zero.
+        let (age, since) = age.split_once(' ').unwrap_or((age, ""));
+        let since = since.parse().map_or(now, |ms: u64| Moment::from_nanos(ms.saturating_mul(NANOS_PER_MS)));
+        let before = Duration::from_millis(age.parse().unwrap_or(0)).max(now.since(since));
         self.observation =
             Some(Observation { nonce: nonce.to_owned(), run: run.to_owned(), before, since: now });
         Observed::Delayed { is_first: true }
@@ -151,6 +167,26 @@ mod tests {
         // The time that another client has written overlaps with this client's own observation.
         member.observe("r1", "n1 6500", at(1200));
         assert_eq!(member.argument("r1", "f", DELAY, at(1300)), "f n1 6200 7000");
+    }
+
+    #[test]
+    fn a_process_counts_from_the_arrival_at_an_earlier_one_of_its_machine() {
+        let mut first = Membership::default();
+        assert_eq!(first.witness("r1", Some("c")), "c 0");
+        first.observe("r1", "n1 0 ", at(100));
+        assert_eq!(first.witness("r1", Some("c")), "c 100");
+        assert_eq!((first.witness("r2", Some("c")), first.witness("r1", None)), ("c 0".into(), "-".into()));
+        let mut later = Membership::default();
+        later.observe("r1", "n1 20 100", at(6000));
+        assert_eq!(later.argument("r1", "f", DELAY, at(6500)), "f n1 6400 7000");
+        // The others have observed it for longer.
+        later = Membership::default();
+        later.observe("r1", "n1 6000 5900", at(6000));
+        assert_eq!(later.argument("r1", "f", DELAY, at(6500)), "f n1 6500 7000");
+        // A time to come, of a clock that was damaged in the store.
+        later = Membership::default();
+        later.observe("r1", "n1 0 9000", at(6000));
+        assert_eq!(later.argument("r1", "f", DELAY, at(6500)), "f n1 500 7000");
     }
 
     #[test]

@@ -450,12 +450,12 @@ impl Node {
     }
 
     fn membership_args(&self, peer: &Peer) -> MembershipArgs {
-        let is_durable = peer.health.is_durable;
         let (Some(delay), Some(run)) = (self.server.delay, peer.health.run.clone()) else {
-            return MembershipArgs { run: Arc::default(), is_durable, observed: String::new() };
+            return MembershipArgs { run: Arc::default(), witness: String::new(), observed: String::new() };
         };
-        let observed = self.state().membership.argument(&run, &nonce(), delay, SystemClock.now());
-        MembershipArgs { run, is_durable, observed }
+        let membership = &self.state().membership;
+        let observed = membership.argument(&run, &nonce(), delay, SystemClock.now());
+        MembershipArgs { witness: membership.witness(&run, SystemClock::shared_id()), run, observed }
     }
 
     fn observe_clock(&self, clock_us: i64) {

@@ -35,7 +35,8 @@ pub(super) struct Scripts {
 pub(super) struct MembershipArgs {
     /// The run id of the server; empty if restarts are trusted.
     pub(super) run: Arc<str>,
-    pub(super) is_durable: bool,
+    /// The clock of this machine, and the time at which the server's nonce has arrived.
+    pub(super) witness: String,
     pub(super) observed: String,
 }
 
@@ -202,7 +203,7 @@ impl Scripts {
 }
 
 fn add_membership_args(call: &mut ScriptInvocation<'_>, membership: &MembershipArgs) {
-    call.arg(&*membership.run).arg(u8::from(membership.is_durable)).arg(&membership.observed);
+    call.arg(&*membership.run).arg(&membership.witness).arg(&membership.observed);
 }
 
 fn add_owner_args(call: &mut ScriptInvocation<'_>, request: &Request) {

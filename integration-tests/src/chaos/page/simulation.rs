@@ -32,7 +32,7 @@ be lost. SQLite itself runs on a real file, one statement after the other: its d
 ";
 
 const PLANTED: &str = "
-Planted bugs, searched for from random seeds, in a debug build:
+Planted bugs, searched for from random seeds, in a release build on two processors:
 
 | bug | store | found in searches | time until it was found |
 |---|---|---|---|

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::resp::Reply;
 
 /// The data of a server, and the subscriptions of its connections.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Database {
     /// The server's clock, in microseconds since 1970.
     pub now_us: i64,
@@ -16,14 +16,14 @@ pub struct Database {
     pub published: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Key {
     value: Value,
     /// The time at which the key expires, in milliseconds since 1970.
     expires_ms: Option<i64>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 enum Value {
     Text(Vec<u8>),
     Hash(Fields),
@@ -64,6 +64,13 @@ impl Database {
     #[must_use]
     pub fn without_subscribers(self) -> Self {
         Self { subscribers: BTreeMap::new(), ..self }
+    }
+
+    /// Returns the data that a server has read with a clock that is far ahead.
+    #[must_use]
+    pub fn without_expiring_keys(mut self) -> Self {
+        self.keys.retain(|_, key| key.expires_ms.is_none());
+        self
     }
 
     /// Executes a command.

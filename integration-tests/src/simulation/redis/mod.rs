@@ -24,7 +24,7 @@ use std::{
 use polylock_core::{Clock, FencingToken, LockName, Store, SystemClock, simulation::Connecting};
 use polylock_redis::{redlock, single};
 
-use self::node::{Grant, Node};
+use self::node::{Grant, Memory, Node};
 use super::{
     check,
     clock::WallClock,
@@ -39,7 +39,7 @@ use super::{
     violation::Violation,
 };
 
-/// The greatest difference between the clocks of servers that keep their data, in nanoseconds; and of those that lose them, which continue
+/// The greatest difference between the clocks of servers that keep their data, in nanoseconds; and of those that may lose some, which continue
 /// with numbers from their clocks: less than the time for which their votes do not count.
 const CLOCK_SPREAD: (u64, u64) = (200_000_000_000, 2_000_000_000);
 
@@ -71,18 +71,21 @@ impl RedisServers {
         plan: &Plan,
         (time, network, timeline): (Arc<Time>, Arc<Network>, Arc<Timeline>),
     ) -> Arc<Self> {
-        let keeps_data = match plan.store {
-            StoreKind::Redlock => stream(plan.seed, &[7]).u8(..3) == 0,
-            _ => plan.planted != Some(Planted::RedisLostState),
+        let memory = match plan.store {
+            StoreKind::Redlock => {
+                [Memory::Kept, Memory::Lost, Memory::Doubtful][stream(plan.seed, &[7]).usize(..3)]
+            }
+            _ if plan.planted == Some(Planted::RedisLostState) => Memory::Lost,
+            _ => Memory::Kept,
         };
         let node = |number: usize| {
             let random = stream(plan.seed, &[8, number as u64]);
             let clock = &mut stream(plan.seed, &[9, number as u64]);
-            let spread = if keeps_data { CLOCK_SPREAD.0 } else { CLOCK_SPREAD.1 };
+            let spread = if memory == Memory::Kept { CLOCK_SPREAD.0 } else { CLOCK_SPREAD.1 };
             let clock = WallClock::draw_within(time.clone(), clock, spread);
             let changes = planted::changes(plan.planted);
-            let keeps_data = keeps_data && plan.planted != Some(Planted::RedlockNoDelay);
-            let node = Node::new(number, clock, keeps_data, changes, timeline.clone(), random);
+            let memory = if plan.planted == Some(Planted::RedlockNoDelay) { Memory::Lost } else { memory };
+            let node = Node::new(number, clock, memory, changes, timeline.clone(), random);
             node.admit(locks::NAMESPACE);
             node
         };
@@ -148,7 +151,8 @@ impl Servers for RedisServers {
     }
 
     fn crash(&self, server: usize) {
-        self.nodes[server].crash();
+        let other = &self.nodes[(server + 1) % self.nodes.len()];
+        self.nodes[server].crash(other.copy());
     }
 
     fn restart(&self, server: usize) {

@@ -31,8 +31,7 @@ pub struct Node {
     pub number: usize,
     /// Its clock.
     pub clock: WallClock,
-    /// True if a restart keeps the data.
-    keeps_data: bool,
+    memory: Memory,
     /// The texts of the scripts that are replaced, for a planted bug.
     changes: Changes,
     timeline: Arc<Timeline>,
@@ -54,6 +53,8 @@ struct State {
     refuses_until: u64,
     listener: Listener,
     database: Database,
+    /// The data at the last start.
+    at_start: Database,
     scripts: Scripts,
     /// The ids of the requests that were released.
     released: BTreeSet<Vec<u8>>,
@@ -61,6 +62,17 @@ struct State {
     late: Vec<(u64, String)>,
     /// The holds or votes that the server has given, by lock and token.
     grants: BTreeMap<(LockName, i64), Grant>,
+}
+
+/// What a server remembers after a restart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Memory {
+    /// Everything.
+    Kept,
+    /// Nothing.
+    Lost,
+    /// It has an append-only file, which is that of its last start or a copy of another server's, or which it reads with a clock that is ahead.
+    Doubtful,
 }
 
 /// A hold or a vote that a server has given.
@@ -82,7 +94,7 @@ impl Node {
     pub fn new(
         number: usize,
         clock: WallClock,
-        keeps_data: bool,
+        memory: Memory,
         changes: Changes,
         timeline: Arc<Timeline>,
         random: Rng,
@@ -93,13 +105,14 @@ impl Node {
             refuses_until: 0,
             listener: Listener::default(),
             database: Database::default(),
+            at_start: Database::default(),
             scripts: Scripts::default(),
             released: BTreeSet::new(),
             late: Vec::new(),
             grants: BTreeMap::new(),
         };
         let (calls, withdrawn, state) = (Mutex::default(), Mutex::default(), Mutex::new(state));
-        Arc::new(Self { number, clock, keeps_data, changes, timeline, calls, withdrawn, state })
+        Arc::new(Self { number, clock, memory, changes, timeline, calls, withdrawn, state })
     }
 
     /// Returns the run id.
@@ -115,8 +128,7 @@ impl Node {
 
     /// Sets the membership of the server for `namespace` as if an operator had admitted it.
     pub fn admit(&self, namespace: &str) {
-        let durable = u8::from(self.keeps_data);
-        let member = format!("confirmed {} {durable} 0 0", self.run_id(0));
+        let member = format!("confirmed {} 0 0 0", self.run_id(0));
         self.execute(&["SET", &format!("{{{namespace}}}:member"), &member]);
     }
 
@@ -247,7 +259,7 @@ impl Node {
             ("redis_mode", "standalone"),
             ("role", "master"),
             ("maxmemory_policy", "noeviction"),
-            ("aof_enabled", if self.keeps_data { "1" } else { "0" }),
+            ("aof_enabled", if self.memory == Memory::Lost { "0" } else { "1" }),
             ("run_id", &self.run_id(life)),
         ] {
             write!(info, "{key}:{value}\r\n").ok();
@@ -273,15 +285,29 @@ impl Node {
         self.lock().refuses_until = until;
     }
 
-    /// Ends the server. Commands that have arrived are lost.
-    pub fn crash(&self) {
+    /// Returns a copy of the data.
+    #[must_use]
+    pub fn copy(&self) -> Database {
+        self.inspect(|database| database.clone())
+    }
+
+    /// Ends the server. Commands that have arrived are lost. `other` is a copy of the data of another server.
+    pub fn crash(&self, other: Database) {
         let mut state = self.lock();
         let stop = if state.random.bool() { Stop::Refuses } else { Stop::Silent };
         state.listener.crash(stop);
         let before = mem::take(&mut state.database);
-        if self.keeps_data {
-            state.database = before.without_subscribers();
-        }
+        let data = match self.memory {
+            Memory::Kept => before,
+            Memory::Lost => Database::default(),
+            Memory::Doubtful => match state.random.u8(..3) {
+                0 => mem::take(&mut state.at_start),
+                1 => other,
+                _ => before.without_expiring_keys(),
+            },
+        };
+        state.database = data.without_subscribers();
+        state.at_start = state.database.clone();
         state.scripts = Scripts::default();
         state.life += 1;
     }

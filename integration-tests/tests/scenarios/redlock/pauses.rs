@@ -93,7 +93,7 @@ async fn assert_nothing_is_left(setup: &Setup) {
     for node in 0..setup.nodes.len() {
         loop {
             let mut left: Vec<String> = setup.query(node, &["KEYS", "*"]).await;
-            left.retain(|key| key != "{polylock}:member" && !key.starts_with("{polylock}:n:"));
+            left.retain(|key| !key.starts_with("{polylock}:member") && !key.starts_with("{polylock}:n:"));
             if left.is_empty() {
                 break;
             }

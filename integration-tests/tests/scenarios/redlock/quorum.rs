@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use polylock::{Error, Locks};
 use polylock_integration_tests::{
-    clock::{now, pause},
+    clock::{self, now, pause},
     load::{self, Load},
     refusals::describe,
 };
@@ -121,16 +121,31 @@ async fn majorities_that_share_one_node_exclude_each_other() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_same_server_under_two_names_is_refused() {
-    let setup = Setup::private(3, &[]);
+    let setup = Setup::private(4, &[]);
     let ports: Vec<u16> = setup.nodes.iter().map(|node| node.port()).collect();
-    let url = |hosts: [&str; 3], at: [usize; 3]| {
+    let url = |servers: &[(&str, usize)]| {
         let hosts: Vec<String> =
-            hosts.iter().zip(at).map(|(host, node)| format!("{host}:{}", ports[node])).collect();
+            servers.iter().map(|(host, node)| format!("{host}:{}", ports[*node])).collect();
         format!("redlock://{}?polylock.restart=trust", hosts.join(","))
     };
-    let twice = url(["127.0.0.1", "localhost", "127.0.0.1"], [0, 0, 1]);
-    let Err(Error::Config(error)) = Locks::connect(&twice).await else { panic!("its vote counts twice") };
-    assert!(error.to_string().contains("same server"), "{error}");
-    assert!(error.to_string().contains("localhost"), "{error}");
-    Locks::connect(&url(["127.0.0.1", "localhost", "127.0.0.1"], [0, 1, 2])).await.unwrap();
+    let twice = url(&[("127.0.0.1", 0), ("localhost", 0), ("127.0.0.1", 1)]);
+    let error = Locks::connect(&twice).await.expect_err("its vote counts twice");
+    let text = describe(&error).1;
+    assert!(!error.is_temporary() && text.contains("same server") && text.contains("localhost"), "{text}");
+    Locks::connect(&url(&[("127.0.0.1", 0), ("localhost", 1), ("127.0.0.1", 2)])).await.unwrap();
+
+    // It was down when the store was opened.
+    tokio::task::block_in_place(|| setup.nodes[0].kill());
+    let hosts = [("127.0.0.1", 0), ("localhost", 0), ("127.0.0.1", 1), ("127.0.0.1", 2), ("127.0.0.1", 3)];
+    let locks = Locks::connect(&url(&hosts)).await.unwrap();
+    tokio::task::block_in_place(|| setup.nodes[0].restart());
+    for node in &setup.nodes[2..] {
+        tokio::task::block_in_place(|| node.kill());
+    }
+    clock::until("the servers that are up have been tried", async || {
+        let outcome = locks.lock("n").try_acquire().await;
+        let error = outcome.expect_err("two servers are no majority of five");
+        describe(&error).1.contains("same server")
+    })
+    .await;
 }

@@ -118,14 +118,14 @@ async fn clients_that_end_early_leave_the_time_that_they_have_observed() {
     let url = setup.url_without_trust(&format!("&polylock.max_ttl=5s&polylock.ttl=5s{timeout}"));
     for _ in 0..2 {
         let locks = Locks::connect(&url).await.unwrap();
-        let error = locks.lock("n").wait(Duration::from_secs(3)).acquire().await.expect_err("too short");
+        let error = locks.lock("n").wait(Duration::from_secs(2)).acquire().await.expect_err("too short");
         assert!(error.retry_after().is_some(), "{error:?}");
     }
     let began = now();
     acquire_and_release(&Locks::connect(&url).await.unwrap(), "n").await;
     let took = now().since(began);
     println!("after {took:?} more");
-    assert!(took < Duration::from_secs(5), "{took:?}: as if it had begun anew");
+    assert!(took < Duration::from_millis(5500), "{took:?}: as if it had begun anew");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -254,56 +254,74 @@ async fn the_delay_does_not_count_from_the_sending_of_a_late_command() {
     assert_eq!(history::overlaps(&recorder.sections()), []);
 }
 
+/// Whatever a server reports, the file that it has read may be older than its votes, or a copy of another server's; and its votes have expired
+/// if its clock was ahead when it read them.
 #[tokio::test(flavor = "multi_thread")]
-async fn durable_servers_keep_their_votes_over_a_restart_and_vote_at_once() {
+async fn a_restarted_server_has_a_delay_although_it_has_its_data() {
+    for settings in [redis::DURABLE, &["appendonly yes", "appendfsync everysec"]] {
+        let setup = Setup::private(3, settings);
+        let url = setup.url_without_trust(DELAY);
+        setup.admit(&url).await;
+        let locks = Locks::connect(&url).await.unwrap();
+        acquire_and_release(&locks, "n").await;
+        // A majority was sufficient, and the others may be late.
+        clock::until("all have accepted a number", async || {
+            let mut number_keys = 0;
+            for node in 0..3 {
+                number_keys += setup.query::<usize>(node, &["EXISTS", &setup.key("n", "n")]).await;
+            }
+            number_keys == 3
+        })
+        .await;
+        setup.wait_until_free().await;
+        for node in 1..3 {
+            tokio::task::block_in_place(|| setup.nodes[node].restart());
+        }
+        assert!(setup.query::<bool>(1, &["EXISTS", &setup.key("n", "n")]).await, "it has its data");
+        let began = now();
+        acquire_and_release(&locks, "n").await;
+        let took = now().since(began);
+        println!("{settings:?}: after {took:?}");
+        assert!(took > Duration::from_secs(2), "{settings:?}, {took:?}: at once");
+    }
+}
+
+/// A job of cron, on a machine with no other program that uses the servers.
+#[tokio::test(flavor = "multi_thread")]
+async fn programs_that_run_for_a_moment_see_the_end_of_the_delay() {
     let setup = Setup::private(3, redis::DURABLE);
-    let url = setup.url_without_trust("&polylock.ttl=20s&polylock.operation_timeout=4s");
-    setup.admit(&url).await;
-    let (a, b) = (Locks::connect(&url).await.unwrap(), Locks::connect(&url).await.unwrap());
-    let guard = a.lock("n").acquire().await.unwrap();
-    setup.wait_for_votes(&[1; 3]).await;
+    let url = setup.url_without_trust(DELAY);
+    let runs_once = async || {
+        let locks = Locks::connect(&url).await.unwrap();
+        let outcome = locks.lock("n").try_acquire().await;
+        let guard = outcome.unwrap_or_else(|error| {
+            assert!(error.is_temporary(), "{error}");
+            None
+        });
+        match guard {
+            Some(guard) => guard.release().await.is_ok(),
+            None => false,
+        }
+    };
+    let began = now();
+    while now().since(began) < Duration::from_millis(1500) {
+        assert!(!runs_once().await, "the servers are new");
+        pause(Duration::from_millis(100)).await;
+    }
+    // What was seen of the servers before says nothing of them now.
     for node in &setup.nodes {
         tokio::task::block_in_place(|| node.restart());
     }
     let began = now();
-    clock::until("they can be reached", || async { b.lock("m").try_acquire().await.is_ok() }).await;
-    let took = now().since(began);
-    assert!(took < Duration::from_secs(5), "{took:?}: they vote at once");
-    assert!(b.lock("n").try_acquire().await.unwrap().is_none(), "held since before the restart");
-    guard.release().await.unwrap();
-    acquire_and_release(&b, "n").await;
-}
-
-/// The last second of a file that is synced every second may be lost without a trace in the file.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_was_not_durable_has_a_delay_after_its_restart() {
-    let setup = Setup::private(3, &["appendonly yes", "appendfsync everysec"]);
-    let url = setup.url_without_trust(DELAY);
-    setup.admit(&url).await;
-    let locks = Locks::connect(&url).await.unwrap();
-    acquire_and_release(&locks, "n").await;
-    // A majority was sufficient, and the others may be late.
-    clock::until("all have accepted a number", async || {
-        let mut number_keys = 0;
-        for node in 0..3 {
-            number_keys += setup.query::<usize>(node, &["EXISTS", &setup.key("n", "n")]).await;
-        }
-        number_keys == 3
+    clock::until("the delay has ended", async || {
+        pause(Duration::from_millis(100)).await;
+        runs_once().await
     })
     .await;
-    setup.wait_until_free().await;
-    for node in 1..3 {
-        // Durable from now on.
-        setup.query::<()>(node, &["CONFIG", "SET", "appendfsync", "always"]).await;
-        setup.query::<()>(node, &["CONFIG", "REWRITE"]).await;
-        tokio::task::block_in_place(|| setup.nodes[node].restart());
-    }
-    assert!(setup.query::<bool>(1, &["EXISTS", &setup.key("n", "n")]).await, "it has its data");
-    let began = now();
-    acquire_and_release(&locks, "n").await;
     let took = now().since(began);
     println!("after {took:?}");
-    assert!(took > Duration::from_secs(2), "{took:?}: at once");
+    assert!(took > Duration::from_secs(2), "{took:?}: too early");
+    assert_eq!(setup.query::<usize>(0, &["EXISTS", &setup.key("member", "seen")]).await, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,7 +2,7 @@
 -- number in the meantime, by the withdrawal or a break, or refuses the request: another process has released it, and its withdrawal
 -- names no number (`refuse.lua`).
 --
--- Inputs:    KEYS: for each request the vote for its lock, the last number, the notices. ARGV: run, durable, observed (see `membership`);
+-- Inputs:    KEYS: for each request the vote for its lock, the last number, the notices. ARGV: run, witness, observed (see `membership`);
 --            how long numbers are kept in ms, 1 to give votes again, else 0; then for each request id, number (0: not known), TTL in ms,
 --            owner, label. Owner and label are for votes that are given again.
 -- Returns:   {YES, 0, 0, clock, membership, outcomes}, with two outcomes for each request, a word and a text. YES, with the number of the

@@ -1,6 +1,6 @@
 -- Gives this server's vote to a request for a number of its own, which becomes the fencing token if a majority does the same.
 --
--- Inputs:    run, durable, observed (see `membership`); id, number, the greatest number of this request that is withdrawn, TTL in ms, how
+-- Inputs:    run, witness, observed (see `membership`); id, number, the greatest number of this request that is withdrawn, TTL in ms, how
 --            long numbers are kept in ms, owner, label, channel (empty: the request does not wait), the time in ms for which it is recorded
 --            as waiting.
 -- Returns:   YES, number, ms left: the vote is for this number. HELD, number, ms left: another request has the vote. STALE, last: the

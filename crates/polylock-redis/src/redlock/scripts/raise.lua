@@ -1,6 +1,6 @@
 -- Refuses every number up to and including a number from now on.
 --
--- Inputs:    run, durable, observed (see `membership`); id and number of the request that holds the lock (0: the number is not known), the
+-- Inputs:    run, witness, observed (see `membership`); id and number of the request that holds the lock (0: the number is not known), the
 --            number to refuse, how long numbers are kept in ms.
 -- Returns:   YES: the request has this server's vote, so no other request has one for a number that is refused from now on. NO: it does
 --            not.

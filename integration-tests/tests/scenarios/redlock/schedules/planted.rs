@@ -52,8 +52,8 @@ fn planted_clients_that_ignore_the_membership_are_detected() {
 fn planted_a_server_that_is_confirmed_at_once_is_detected() {
     const CHANGES: &[Change] = &[Change {
         script: Script::Membership,
-        from: "state, was_durable, nonce, age = 'new', durable, fresh, 0",
-        to: "state, was_durable, nonce, age = 'confirmed', durable, fresh, 0",
+        from: "state, nonce, age = 'new', fresh, 0",
+        to: "state, nonce, age = 'confirmed', fresh, 0",
     }];
     assert_detected("overlap", 2, Rules { forgets: 1, changes: CHANGES, ..SOUND });
 }
