@@ -94,7 +94,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a listener in a session of a pooler, in PostgreSQL",
         file: "crates/polylock-sql/src/postgres/listener.rs",
-        from: "const PROBES: u32 = 3;",
+        from: "const PROBES: u32 = 10;",
         to: "const PROBES: u32 = 0;",
         test: ("scenarios", "databases::without_listener::processes_behind_a_pooler_hand_over_quickly"),
     },
