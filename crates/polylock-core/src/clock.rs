@@ -90,9 +90,7 @@ impl SystemClock {
             () = self.sleep_until(deadline) => None,
         }
     }
-}
 
-impl SystemClock {
     /// Returns an identity of the clock, which two processes have in common if a [`Moment`] of one is a `Moment` of the other: on Linux, that of
     /// the boot of the machine and of the time namespace. `None` if there is no such clock. It has no spaces.
     ///

@@ -125,7 +125,7 @@ async fn clients_that_end_early_leave_the_time_that_they_have_observed() {
     acquire_and_release(&Locks::connect(&url).await.unwrap(), "n").await;
     let took = now().since(began);
     println!("after {took:?} more");
-    assert!(took < Duration::from_millis(5500), "{took:?}: as if it had begun anew");
+    assert!(took < Duration::from_secs(5), "{took:?}: as if it had begun anew");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -305,7 +305,9 @@ async fn programs_that_run_for_a_moment_see_the_end_of_the_delay() {
     };
     let began = now();
     while now().since(began) < Duration::from_millis(1500) {
-        assert!(!runs_once().await, "the servers are new");
+        let was_granted = runs_once().await;
+        // The delay may end in a run that takes long on a busy machine.
+        assert!(!was_granted || now().since(began) > Duration::from_secs(2), "the servers are new");
         pause(Duration::from_millis(100)).await;
     }
     // What was seen of the servers before says nothing of them now.
