@@ -111,6 +111,8 @@ impl Fleet {
             leases: LEASES,
             bug: None,
             is_dense: true,
+            // The token of a hold in both stores is greater than that of its part in one of them.
+            hands_over: false,
         };
         self.lives += 1;
         let mut process = Process::start(&self.worker, work.arguments());

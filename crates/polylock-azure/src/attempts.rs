@@ -23,7 +23,7 @@ pub(crate) struct Attempt {
     pub(crate) lease: LeaseRecord,
     /// The token of its hold, once it is known.
     pub(crate) token: Option<FencingToken>,
-    /// True if its hold was found to be broken. Then there is a notice, which its release deletes.
+    /// True if its hold was found to be broken. Its release deletes the notice, if there is one.
     pub(crate) broken: bool,
     /// The time of its first claim.
     pub(crate) first_claim: Moment,

@@ -27,6 +27,9 @@ pub(crate) const TRIES: u32 = 4;
 /// out for a second at most.
 const RELEASE_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(700));
 
+/// The result for a request that may hold the lock. If it does not hold it, the error is the refusal that has shown this, if there was one.
+pub(crate) type IfHeld<T> = Result<T, Option<Refusal>>;
+
 /// The locks of one container.
 pub(crate) struct AzureBackend {
     pub(crate) capabilities: Capabilities,
@@ -71,17 +74,20 @@ impl AzureBackend {
         &self,
         request: &Request,
         timeout: Duration,
-    ) -> Result<Option<(Record, Option<Etag>)>, Cause> {
+    ) -> Result<IfHeld<(Record, Option<Etag>)>, Cause> {
         match self.blobs.get_state(&request.name, Some(&LeaseId::of(request.id)), timeout).await {
+            // Somebody who is not a client of this store may have broken it, without a notice.
+            Ok(state) if state.breaking => {
+                self.mark_broken(request);
+                Ok(Err(Some(Refusal::Breaking)))
+            }
             Ok(state) => Ok(match state.content {
-                Content::Grant(record)
-                    if state.leased && !state.breaking && record.grant == Fingerprint::of(request.id) =>
-                {
-                    Some((record, state.etag))
+                Content::Grant(record) if state.leased && record.grant == Fingerprint::of(request.id) => {
+                    Ok((record, state.etag))
                 }
-                _ => None,
+                _ => Err(None),
             }),
-            Err(cause) if is_gone(&cause) => Ok(None),
+            Err(cause) if is_gone(&cause) => Ok(Err(cause.refusal())),
             Err(cause) => Err(cause),
         }
     }
@@ -104,8 +110,8 @@ impl AzureBackend {
         } else {
             // A renewal extends by the duration of the last acquisition, which is not known or too short.
             match self.prolong(request, timeout).await? {
-                Some(prolonged) => prolonged,
-                None => return Ok(KeepAlive::Lost(self.record_loss(request, None).await)),
+                Ok(prolonged) => prolonged,
+                Err(refusal) => return Ok(KeepAlive::Lost(self.record_loss(request, refusal).await)),
             }
         };
         let token = self.attempts.update(request, |attempt| {
@@ -116,12 +122,35 @@ impl AzureBackend {
         Ok(KeepAlive::Held { lease, terms })
     }
 
+    /// Releases in the background the lease that an acquisition of `request` without a reply, sent before `unanswered`, may still obtain.
+    fn release_late(&self, request: &Request, unanswered: Option<Moment>) {
+        if let Some(unanswered) = unanswered {
+            let (blobs, until) = (self.blobs.clone(), unanswered + MAX_DELAY);
+            let timeout = self.timeout(request);
+            Executor::current().spawn(release_late_lease(blobs, request.clone(), until, timeout));
+        }
+    }
+
+    /// Records that the hold of `request` was broken. Its holder has the lease until it releases it.
+    pub(crate) fn mark_broken(&self, request: &Request) {
+        self.attempts.update(request, |attempt| (attempt.broken, attempt.lease.may_hold) = (true, true));
+    }
+
     /// Returns the reason why `request` does not hold the lock any more, or only until its release.
     async fn record_loss(&self, request: &Request, refusal: Option<Refusal>) -> LostReason {
         let reason = self.loss_reason(request, refusal).await;
         if matches!(reason, LostReason::Broken(_)) {
-            self.attempts.update(request, |attempt| attempt.broken = true);
+            self.mark_broken(request);
         }
+        // 1. A hold is broken, and its holder works until it finds out, or until its lease ends.
+        // 2. An adoption by another task or process finds that it is broken. If it released the lease now, others would acquire it.
+        // Nobody releases the lease of a hold that is gone.
+        let unanswered = self.attempts.update(request, |attempt| {
+            // Another process may have the lease, and a release by the handle ends it.
+            attempt.lease.may_hold = true;
+            if attempt.broken { None } else { attempt.lease.unanswered.take() }
+        });
+        self.release_late(request, unanswered);
         reason
     }
 
@@ -133,12 +162,11 @@ impl AzureBackend {
             return Ok(if queued { Release::Released } else { Release::Lost(LostReason::Gone) });
         }
         let (lease, timeout) = (LeaseId::of(request.id), self.timeout(request));
-        if request.outlives_process {
-            self.end_record(request, timeout).await?;
-        }
+        // The lease may be released from then on by another process, whose adoption finds that the hold has ended.
+        let has_ended = request.outlives_process && self.end_record(request, timeout).await?;
         let outcome = match self.blobs.release(&request.name, &lease, timeout).await {
             Ok(()) => Release::Released,
-            Err(cause) if is_gone(&cause) => match queued || cause.was_resent() {
+            Err(cause) if is_gone(&cause) => match queued || has_ended || cause.was_resent() {
                 true => Release::Released,
                 false => Release::Lost(self.loss_reason(request, cause.refusal()).await),
             },
@@ -146,14 +174,7 @@ impl AzureBackend {
         };
         // Another process that knows the request may have sent an acquisition that is still under way.
         let of_others = request.outlives_process.then(|| SystemClock.now());
-        if let Some(unanswered) = attempt.and_then(|attempt| attempt.lease.unanswered).max(of_others) {
-            Executor::current().spawn(release_late_lease(
-                self.blobs.clone(),
-                request.clone(),
-                unanswered + MAX_DELAY,
-                timeout,
-            ));
-        }
+        self.release_late(request, attempt.and_then(|attempt| attempt.lease.unanswered).max(of_others));
         if outcome == Release::Released && attempt.is_some_and(|attempt| attempt.broken) {
             self.delete_notice(request).await;
         }
@@ -239,8 +260,11 @@ impl Park for AzureBackend {
             let (lease_id, timeout) = (LeaseId::of(request.id), self.timeout(request));
             for _ in 0..TRIES {
                 let held = self.held_record(request, timeout).await?;
-                let Some((_, grant)) = held.filter(|(record, _)| record.token == token) else {
-                    return Ok(Release::Lost(self.record_loss(request, None).await));
+                let parked = held
+                    .and_then(|(record, grant)| if record.token == token { Ok(grant) } else { Err(None) });
+                let grant = match parked {
+                    Ok(grant) => grant,
+                    Err(refusal) => return Ok(Release::Lost(self.record_loss(request, refusal).await)),
                 };
                 let left = whole_seconds(left);
                 let Err(cause) =

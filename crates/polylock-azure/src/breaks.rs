@@ -142,7 +142,7 @@ impl AzureBackend {
         let found = self.notice_of(&request.name, &grant, self.timeout(request)).await;
         match (found, refusal) {
             (Ok(Some((notice, _))), _) => LostReason::Broken(notice),
-            (_, Some(Refusal::Broken)) => LostReason::Broken(BreakNotice::default()),
+            (_, Some(Refusal::Broken | Refusal::Breaking)) => LostReason::Broken(BreakNotice::default()),
             _ => LostReason::Gone,
         }
     }

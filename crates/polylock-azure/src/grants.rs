@@ -42,7 +42,7 @@ impl AzureBackend {
                         // An earlier attempt has acquired it. It is released with the request and no sooner: a late copy of that release would
                         // end a later lease with this id.
                         Some(Refusal::Breaking) => {
-                            self.attempts.update(request, |attempt| attempt.broken = true);
+                            self.mark_broken(request);
                             return Ok(None);
                         }
                         _ => return Err(cause),
@@ -59,8 +59,8 @@ impl AzureBackend {
                 true => (duration, sent),
                 // Another process may have given the hold a longer lease, which this acquisition has shortened until now.
                 false => match self.prolong(request, timeout).await? {
-                    Some(prolonged) => prolonged,
-                    None => continue,
+                    Ok(prolonged) => prolonged,
+                    Err(_) => continue,
                 },
             };
             self.attempts.update(request, |attempt| {

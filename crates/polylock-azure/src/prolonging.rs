@@ -25,7 +25,7 @@ use std::time::Duration;
 use polylock_core::{Clock, Moment, Request, SystemClock};
 
 use crate::{
-    backend::{AzureBackend, TRIES, whole_seconds},
+    backend::{AzureBackend, IfHeld, TRIES, whole_seconds},
     error::{Cause, Refusal, is_gone},
     record::{Fingerprint, Record},
     wire::LeaseId,
@@ -33,15 +33,18 @@ use crate::{
 
 impl AzureBackend {
     /// Makes the lease of `request`, which holds the lock, last for its TTL or the one in the record, whichever is greater. Returns the
-    /// duration to rely on, and the time from which it counts; `None` if the request does not hold the lock any more.
+    /// duration to rely on, and the time from which it counts.
     pub(crate) async fn prolong(
         &self,
         request: &Request,
         timeout: Duration,
-    ) -> Result<Option<(Duration, Moment)>, Cause> {
+    ) -> Result<IfHeld<(Duration, Moment)>, Cause> {
         let (name, lease_id) = (&request.name, LeaseId::of(request.id));
         for _ in 0..TRIES {
-            let Some((record, mut etag)) = self.held_record(request, timeout).await? else { return Ok(None) };
+            let (record, mut etag) = match self.held_record(request, timeout).await? {
+                Ok(held) => held,
+                Err(refusal) => return Ok(Err(refusal)),
+            };
             let lease = record.ttl.max(whole_seconds(request.ttl));
             let (token, claim) = (record.token, record.claim);
             if record.ttl < lease {
@@ -49,11 +52,12 @@ impl AzureBackend {
                 match self.write_record(request, longer, etag.as_ref(), timeout).await {
                     Ok(after) => etag = after,
                     Err(cause) if cause.refusal() == Some(Refusal::Changed) => continue,
-                    Err(cause) if is_gone(&cause) => return Ok(None),
+                    Err(cause) if is_gone(&cause) => return Ok(Err(cause.refusal())),
                     Err(cause) => return Err(cause),
                 }
             }
             let sent = SystemClock.now();
+            self.attempts.update(request, |attempt| attempt.lease.may_hold = true);
             let reply = self.blobs.acquire(name, &lease_id, lease, etag.as_ref(), timeout).await;
             self.record_unanswered(request, &reply);
             match reply {
@@ -61,19 +65,24 @@ impl AzureBackend {
                     if self.notice_of(name, &Fingerprint::of(request.id), timeout).await?.is_some() {
                         match self.blobs.break_lease(name, false, etag.as_ref(), timeout).await {
                             Err(cause) if cause.refusal().is_none() => return Err(cause),
-                            _ => return Ok(None),
+                            _ => return Ok(Err(Some(Refusal::Breaking))),
                         }
                     }
-                    return Ok(Some(self.attempts.update(request, |attempt| {
+                    return Ok(Ok(self.attempts.update(request, |attempt| {
                         attempt.token = Some(token);
                         (attempt.reliable(lease, claim, sent), sent)
                     })));
                 }
                 Err(cause) => match cause.refusal() {
                     Some(Refusal::Changed) => {}
-                    // It has expired, or was broken, right before.
-                    Some(Refusal::Leased | Refusal::Breaking) => return Ok(None),
-                    _ if is_gone(&cause) => return Ok(None),
+                    // It was broken right before.
+                    Some(Refusal::Breaking) => {
+                        self.mark_broken(request);
+                        return Ok(Err(cause.refusal()));
+                    }
+                    // It has expired right before.
+                    Some(Refusal::Leased) => return Ok(Err(cause.refusal())),
+                    _ if is_gone(&cause) => return Ok(Err(cause.refusal())),
                     _ => return Err(cause),
                 },
             }
@@ -81,15 +90,15 @@ impl AzureBackend {
         Err(Cause::lease_keeps_changing())
     }
 
-    /// Writes in the record of `request`, if it holds the lock, that its hold has ended.
-    pub(crate) async fn end_record(&self, request: &Request, timeout: Duration) -> Result<(), Cause> {
+    /// Writes in the record of `request` that its hold has ended. Returns false if it does not hold the lock any more.
+    pub(crate) async fn end_record(&self, request: &Request, timeout: Duration) -> Result<bool, Cause> {
         for _ in 0..TRIES {
-            let Some((record, etag)) = self.held_record(request, timeout).await? else { return Ok(()) };
+            let Ok((record, etag)) = self.held_record(request, timeout).await? else { return Ok(false) };
             let ended = Record { grant: Fingerprint::ended(), ..record };
             match self.write_record(request, ended, etag.as_ref(), timeout).await {
-                Ok(_) => return Ok(()),
+                Ok(_) => return Ok(true),
                 Err(cause) if cause.refusal() == Some(Refusal::Changed) => {}
-                Err(cause) if is_gone(&cause) => return Ok(()),
+                Err(cause) if is_gone(&cause) => return Ok(false),
                 Err(cause) => return Err(cause),
             }
         }

@@ -11,8 +11,6 @@ use polylock_protocol::{CLOCK, EXPIRES, Problem, ServerTime, StoreBody, paths};
 use reqwest::{RequestBuilder, Response};
 use serde::{Serialize, de::DeserializeOwned};
 
-#[cfg(feature = "simulation")]
-use crate::simulated::Connections;
 use crate::{
     config::Config,
     connection::{Connection, Sending},
@@ -23,8 +21,6 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Server {
     connection: Connection,
-    #[cfg(feature = "simulation")]
-    simulated: Connections,
     /// The URL, without a path.
     pub(crate) base: String,
     authorization: Option<String>,
@@ -38,8 +34,6 @@ impl Server {
         let authorization = config.token.as_ref().map(|token| format!("Bearer {token}"));
         Self {
             connection,
-            #[cfg(feature = "simulation")]
-            simulated: Connections::default(),
             base: config.base(server),
             authorization,
             clock: Mutex::default(),
@@ -114,10 +108,6 @@ impl Server {
             response.bytes().await.map(Vec::from).map_err(|error| Failure::of(&error))
         };
         let reply = reply.await;
-        #[cfg(feature = "simulation")]
-        if self.simulated.is_simulated() {
-            return reply;
-        }
         if reply.as_ref().is_err_and(Failure::is_unanswered) {
             self.connection.unanswered(sending);
         }
@@ -132,7 +122,7 @@ impl Server {
         #[cfg(not(feature = "simulation"))]
         let response = request.send().await.map_err(|error| Failure::of(&error))?;
         #[cfg(feature = "simulation")]
-        let response = self.simulated.send(request).await?;
+        let response = self.connection.simulated.send(request).await?;
         self.connection.replied(sending);
         let time = response.headers().get(CLOCK).and_then(|time| time.to_str().ok()?.parse().ok());
         if let Some(ServerTime { server, us }) = time {

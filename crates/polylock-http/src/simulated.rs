@@ -1,7 +1,7 @@
 //! HTTP on the connections of a simulated process.
 //!
 //! Each request has a connection to itself until its reply, as in HTTP/1.1, so messages may overtake each other. A request that is given up closes its
-//! connection, so there is no silent one to replace. Streams are not simulated.
+//! connection. Streams are not simulated.
 
 use std::sync::Mutex;
 
@@ -22,9 +22,9 @@ use crate::error::Failure;
 pub(crate) struct Connections(Mutex<Option<Vec<SendRequest<Body>>>>);
 
 impl Connections {
-    /// Returns true in a simulated process, after the first request.
-    pub(crate) fn is_simulated(&self) -> bool {
-        lock(&self.0).is_some()
+    /// Closes the idle connections. Returns false in a real process.
+    pub(crate) fn replace(&self) -> bool {
+        lock(&self.0).as_mut().map(Vec::clear).is_some()
     }
 
     /// Sends `request` and returns the reply. A real process sends it on a real connection.

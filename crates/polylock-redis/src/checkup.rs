@@ -32,7 +32,9 @@ pub(crate) async fn check(
 ) -> Result<Health, Cause> {
     let mut commands = redis::pipe();
     commands.cmd("TIME").cmd("INFO");
-    for setting in ["appendfsync", "active-replica", "multi-master"] {
+    for setting in
+        ["appendfsync", "active-replica", "multi-master", "min-replicas-to-write", "min-replicas-max-lag"]
+    {
         commands.cmd("CONFIG").arg("GET").arg(setting);
     }
     if let Some(name) = &endpoint.client_name {
@@ -65,6 +67,9 @@ pub(crate) async fn check(
     } else if let (Some(warning), false) = (durability_warning(&value), endpoint.tolerates_data_loss) {
         tracing::warn!(server = endpoint.address, "{warning}");
     }
+    if let Some(warning) = isolation_warning(&value, endpoint.expected) {
+        tracing::warn!(server = endpoint.address, "{warning}");
+    }
     Ok(Health { clock_us, ..health })
 }
 
@@ -81,6 +86,21 @@ pub(crate) fn durability_warning(value: &dyn Fn(&str) -> Option<String>) -> Opti
         "the server's appendfsync is not always: a crash of its machine may lose the grants of the last second, and \
          the locks are granted again"
     })
+}
+
+/// Returns a warning about a primary that goes on alone after a failover has replaced it; `None` if it refuses writes without a replica, is
+/// watched by nobody, or does not tell.
+pub(crate) fn isolation_warning(
+    value: &dyn Fn(&str) -> Option<String>,
+    expected: Expected,
+) -> Option<&'static str> {
+    // Each of them is switched off by 0, and with it the other one.
+    let is_off = |setting| value(setting).is_some_and(|number| number == "0");
+    let goes_on_alone = is_off("min-replicas-to-write") || is_off("min-replicas-max-lag");
+    (expected == Expected::NamedPrimary && goes_on_alone).then_some(
+        "the primary's min-replicas-to-write or min-replicas-max-lag is 0: if it is cut off from the Sentinels, it continues to grant locks, and the next primary \
+         grants them, too. Set min-replicas-to-write 1 and min-replicas-max-lag on all servers, which bound that time",
+    )
 }
 
 /// Checks the server by `value`, which returns the server's value for a key of INFO or CONFIG.
@@ -279,6 +299,29 @@ mod tests {
         );
         assert_eq!(warning(&[("aof_enabled", "1"), ("appendfsync", "always")]), None);
         assert_eq!(warning(&[("aof_enabled", "1")]), None);
+    }
+
+    #[test]
+    fn a_primary_that_goes_on_without_replicas_causes_a_warning() {
+        let warning = |replicas: Option<&str>, expected| {
+            let value = |key: &str| match key {
+                "min-replicas-to-write" => replicas.map(str::to_owned),
+                _ => Some("10".to_owned()),
+            };
+            isolation_warning(&value, expected)
+        };
+        assert!(warning(Some("0"), Expected::NamedPrimary).unwrap().contains("min-replicas-max-lag"));
+        // A replica counts whatever its lag then.
+        let value = |key: &str| Some(if key == "min-replicas-max-lag" { "0" } else { "1" }.to_owned());
+        assert!(isolation_warning(&value, Expected::NamedPrimary).is_some());
+        for (replicas, expected) in [
+            (Some("1"), Expected::NamedPrimary),
+            (None, Expected::NamedPrimary),
+            (Some("0"), Expected::Primary),
+            (Some("0"), Expected::ClusterNode),
+        ] {
+            assert_eq!(warning(replicas, expected), None, "{replicas:?}");
+        }
     }
 
     #[test]

@@ -47,7 +47,7 @@ struct Arguments {
     /// Append the results to this file
     #[arg(long)]
     record: Option<std::path::PathBuf>,
-    /// Print the history of each schedule with a violation
+    /// Print the history of each schedule with a violation, or of the only schedule
     #[arg(long)]
     verbose: bool,
 }

@@ -9,6 +9,7 @@ use polylock_core::Mode;
 use polylock_testkit::history::{self, Section};
 
 use super::{
+    client::handover::merged,
     configuration::Configuration,
     disturbances::Disturbances,
     late_claims::late_claims,
@@ -46,8 +47,11 @@ pub fn check(observed: &Observed, configuration: &Configuration, is_fifo: bool) 
     let none = Vec::new();
     let stalls =
         |section: &Section| observed.stalls.get(process_of(&section.client)).unwrap_or(&none).clone();
-    let mut found: Vec<Found> =
-        check::sections(&observed.sections, TOLERANCE, stalls).iter().map(Found::of).collect();
+    let whole = Observed { sections: merged(&observed.sections), ..observed.clone() };
+    let found = check::shared_sections(&observed.sections, &whole.sections, TOLERANCE, stalls);
+    let mut found: Vec<Found> = found.iter().map(Found::of).collect();
+    found.extend(losses(observed, configuration));
+    let observed = &whole;
     let faults = Disturbances::of(observed, configuration, configuration.longest_lease());
     let disturbances = faults.and_loads(observed);
     if is_fifo {
@@ -55,7 +59,6 @@ pub fn check(observed: &Observed, configuration: &Configuration, is_fifo: bool) 
         found.extend(inversions.iter().filter(|violation| faults.do_not_explain(violation)).map(Found::of));
     }
     found.extend(idle(observed, &disturbances, configuration));
-    found.extend(losses(observed, configuration));
     found.extend(slow(observed, &disturbances, configuration));
     found.extend(orphans(observed, configuration));
     found.extend(late_claims(observed, configuration));

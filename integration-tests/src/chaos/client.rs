@@ -1,12 +1,14 @@
 //! The clients of one process. Each acquires, holds and releases locks in turn, in all the ways that programs do, and writes its history
 //! to files that survive the process.
 
+mod files;
+pub(super) mod handover;
+
 use std::{
     collections::BTreeSet,
     fmt,
-    fs::File,
     io::{self, Write},
-    path::{Path, PathBuf},
+    path::PathBuf,
     pin::pin,
     process::id,
     sync::{
@@ -18,10 +20,12 @@ use std::{
 };
 
 use fastrand::Rng;
-use polylock::{Error, Locks, Mode, OwnerId, Progress};
+use polylock::{Error, Locks, LostReason, Mode, OwnerId, Progress};
 use polylock_core::{Clock, Moment, SystemClock, sync::lock};
-use polylock_testkit::history::{Attempt, Recorder, Section};
+use polylock_testkit::history::{Attempt, Recorder};
 
+pub use self::files::{FILES, STALL};
+use self::files::{Files, note_stalls};
 use super::planted::ClientBug;
 use crate::{
     clock::{now, pause},
@@ -73,12 +77,6 @@ pub fn has_recipes(name: &str) -> bool {
     name != CROWDED && !name.contains('/')
 }
 
-/// A process notes each pause of its own that is longer, with the time.
-pub const STALL: Duration = Duration::from_millis(300);
-
-/// The files in which a process writes what it has seen, by their extensions.
-pub const FILES: [&str; 5] = ["sections", "stalls", "errors", "loads", "requests"];
-
 /// The part of a process in a run.
 #[derive(Debug, Clone)]
 pub struct Work {
@@ -98,6 +96,8 @@ pub struct Work {
     pub bug: Option<ClientBug>,
     /// True for many short sections, on many locks.
     pub is_dense: bool,
+    /// True if holds are left to other processes, and broken by them.
+    pub hands_over: bool,
 }
 
 impl Work {
@@ -111,7 +111,11 @@ impl Work {
         words
             .chain([directory])
             .chain(numbers)
-            .chain([self.bug.map_or("", ClientBug::name).to_owned(), self.is_dense.to_string()])
+            .chain([
+                self.bug.map_or("", ClientBug::name).to_owned(),
+                self.is_dense.to_string(),
+                self.hands_over.to_string(),
+            ])
             .collect()
     }
 }
@@ -190,43 +194,6 @@ fn print(line: &dyn fmt::Display) {
     let mut out = io::stdout().lock();
     // An error means that the run has ended.
     writeln!(out, "{line}").and_then(|()| out.flush()).ok();
-}
-
-/// The files of a process. Each line is written at once, so that a kill loses none.
-#[derive(Debug)]
-struct Files([Mutex<File>; FILES.len()]);
-
-impl Files {
-    fn create(directory: &Path, name: &str) -> io::Result<Self> {
-        let create = |kind: &str| File::create_new(directory.join(format!("{name}.{kind}"))).map(Mutex::new);
-        let [sections, stalls, errors, loads, requests] = FILES;
-        Ok(Self([create(sections)?, create(stalls)?, create(errors)?, create(loads)?, create(requests)?]))
-    }
-
-    fn write(&self, kind: usize, line: impl fmt::Display) {
-        // A process that can't write is of no use to the run.
-        let written = lock(&self.0[kind]).write_all(format!("{line}\n").as_bytes());
-        written.unwrap_or_else(|error| panic!("can't write the history: {error}"));
-    }
-
-    fn section(&self, section: &Section) {
-        self.write(0, section);
-    }
-}
-
-/// Notes the times at which this process did not run: it was stopped, or the machine was busy.
-fn note_stalls(files: Arc<Files>) {
-    thread::spawn(move || {
-        let mut last = now();
-        loop {
-            thread::park_timeout(STALL / 10);
-            let woken = now();
-            if woken.since(last) > STALL {
-                files.write(1, format_args!("{} {}", last.as_nanos(), woken.as_nanos()));
-            }
-            last = woken;
-        }
-    });
 }
 
 #[derive(Debug)]
@@ -316,8 +283,22 @@ impl Client {
             if !self.process.work.is_dense || self.random.u8(..16) == 0 {
                 pause(between(&mut self.random, idle)).await;
             }
+            if self.can_hand_over() && self.random.u8(..64) == 0 {
+                self.meddle().await;
+            }
             if role == Role::Holder { self.long_section().await } else { self.section().await }
         }
+    }
+
+    /// Adopts a hold that another process has left, or breaks one.
+    async fn meddle(&mut self) {
+        if self.random.u8(..4) > 0 {
+            let lasts = between(&mut self.random, 0..100);
+            return self.adopt(lasts).await;
+        }
+        let names: Vec<&str> = BUSY.into_iter().chain(RARE).chain(LONG).collect();
+        let name = names[self.random.usize(..names.len())];
+        self.break_lock(name).await;
     }
 
     async fn long_section(&mut self) {
@@ -413,9 +394,7 @@ impl Client {
             Ok(None) => {}
             Err(error) => {
                 if !error.is_temporary() && !error.is_not_acquired() {
-                    process
-                        .files
-                        .write(2, format_args!("{} {} {}", now().as_nanos(), self.name, error.chain()));
+                    process.files.error(&self.name, &error);
                 }
                 pause(between(&mut self.random, 5..50)).await;
             }
@@ -428,23 +407,34 @@ impl Client {
         process.files.section(&hold.so_far());
         let until = now() + lasts;
         let mut lost = pin!(guard.lost());
-        let is_lost = loop {
+        let lost = loop {
             let renewed = guard.renewed();
             hold.checked(guard);
             tokio::select! {
                 biased;
-                _ = &mut lost => break true,
+                reason = &mut lost => break Some(reason),
                 _ = renewed => {}
-                () = SystemClock.sleep_until(until) => break false,
+                () = SystemClock.sleep_until(until) => break None,
             }
         };
-        if is_lost {
+        if let Some(LostReason::Broken(_)) = lost {
+            process.files.section(&hold.releasing(guard));
+            held.release().await.ok();
+            return;
+        }
+        if lost.is_some() {
             if process.work.bug == Some(ClientBug::SilentLoss) {
                 pause(Duration::from_secs(2)).await;
             }
             let deadline = Moment::from_nanos(hold.so_far().deadline);
             return process.files.section(&hold.lost(deadline.min(guard.deadline())));
         }
+        let passes_on = self.can_hand_over() && self.random.u8(..) == 0 && !process.stops.load(SeqCst);
+        let held = match held {
+            Held::Lock(guard) if passes_on => return self.pass_on(guard, hold).await,
+            held => held,
+        };
+        let guard = held.guard();
         let mut section = hold.releasing(guard);
         // After these, the lock is not free at once: it counts as that of a client that has died.
         section.open |= matches!(end, End::LeaveToExpire | End::ReleaseAfter(_));

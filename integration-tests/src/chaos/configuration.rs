@@ -64,6 +64,9 @@ const DISKS: &[Kind] = &[Kind::FullDisk, Kind::ServerStop, Kind::ClientStop];
 /// Servers that return to old data.
 const SNAPSHOTS: &[Kind] = &[Kind::OldSnapshot, Kind::ClientStop];
 
+/// Servers that are started again, and are others than before.
+const STARTS: &[Kind] = &[Kind::ChangedStart, Kind::ClientStop, Kind::LateDelivery, Kind::Cut];
+
 /// Faults by which connections end.
 const BREAKS: &[Kind] = &[Kind::Cut, Kind::ServerKill];
 
@@ -123,6 +126,15 @@ pub const REDLOCK3: Configuration = Configuration {
     settings: redis::DURABLE,
     keys: "polylock.restart=trust&polylock.max_ttl=10s&polylock.outage=2s",
     ..PROMISED
+};
+
+/// Redlock servers whose clocks, durability and data are others after a start. No lock is granted until a majority of votes counts.
+const REDLOCK_STARTS: Configuration = Configuration {
+    keys: "polylock.max_ttl=3s&polylock.outage=2s",
+    leases: (1500, 3000),
+    faults: STARTS,
+    election: Duration::from_secs(5),
+    ..REDLOCK3
 };
 
 /// A ZooKeeper ensemble of three servers.
@@ -228,6 +240,8 @@ pub const CONFIGURATIONS: &[Configuration] = &[
         leases: (1500, 3000),
         ..PROMISED
     },
+    Configuration { name: "redlock3_starts", ..REDLOCK_STARTS },
+    Configuration { name: "redlock5_starts", target: "redlock5", ..REDLOCK_STARTS },
     ZOOKEEPER,
     AZURE,
     HTTP_POSTGRES,
@@ -272,6 +286,13 @@ pub const CONFIGURATIONS: &[Configuration] = &[
     },
     Configuration { name: "postgres_clock", target: "postgres", ..SQL_CLOCK },
     Configuration { name: "mariadb_clock", target: "mariadb", ..SQL_CLOCK },
+    Configuration {
+        name: "azure_clock",
+        faults: CLOCKS,
+        unpromised: &["overlap"],
+        why: "As for redis_clock",
+        ..AZURE
+    },
     Configuration {
         name: "redis_snapshot",
         faults: SNAPSHOTS,
@@ -381,7 +402,7 @@ impl Configuration {
     /// If a server does not start, with its log.
     pub fn start(&self) -> Result<Own, Missing> {
         let own = targets::own_with(self.target, self.settings, self.keys)?;
-        if self.faults.contains(&Kind::ClockStep) {
+        if self.faults.iter().any(|kind| matches!(kind, Kind::ClockStep | Kind::ChangedStart)) {
             block_in_place(|| own.servers.all().iter().for_each(PrivateServer::detach_wall_clock));
         }
         if self.faults.contains(&Kind::FullDisk) {

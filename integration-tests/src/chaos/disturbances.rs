@@ -39,6 +39,7 @@ impl Disturbances {
             Action::StepClock { .. } => (fault.from, fault.to.saturating_add(lease + nanos(LONGEST_STEP))),
             Action::StopServers { .. }
             | Action::KillServer(_)
+            | Action::StartOtherwise { .. }
             | Action::RestoreServer(_)
             | Action::FillDisk(_) => (fault.from, fault.to.saturating_add(nanos(configuration.election))),
             _ => (fault.from, fault.to),

@@ -10,13 +10,15 @@ use super::{
 const RUNS: usize = 5;
 
 /// The numbers of sections, most of which dense runs collect.
-const SECTIONS: [(&str, u64); 8] = [
+const SECTIONS: [(&str, u64); 10] = [
     ("redis", 1_000_000),
     ("postgres", 1_000_000),
     ("sqlite", 100_000),
     ("mariadb", 100_000),
     ("redlock3", 100_000),
     ("redlock5", 100_000),
+    ("redlock3_starts", 100_000),
+    ("redlock5_starts", 100_000),
     ("zookeeper_ensemble", 100_000),
     // A release is found by polling.
     ("azure", 20_000),

@@ -19,7 +19,7 @@ use crate::simulation::violation::Violation;
 pub type Span = (u64, u64);
 
 /// Everything that was seen in a run.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub struct Observed {
     /// The sections of all processes.
     pub sections: Vec<Section>,
@@ -59,7 +59,7 @@ impl Observed {
             .and_then(|files| files.map(|file| Ok(file?.path())).collect::<io::Result<Vec<_>>>());
         let files = files.unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
         let (mut observed, mut sections) = (Self::default(), String::new());
-        for path in files {
+        for path in files.into_iter().filter(|path| !path.is_dir()) {
             // The process of a file may have been killed in the middle of a line.
             let text = text(&path);
             let lines = || text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));

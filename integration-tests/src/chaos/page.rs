@@ -48,11 +48,12 @@ Four processes have several clients each. Each process reaches each server throu
 pair of them, and each direction, by themselves. Every period of ten seconds has its own selection of faults. In some runs, most sections are
 short and use many locks, so there are many of them.
 The clients acquire plain locks, several locks together, the root of a tree, and the slot of a semaphore with one slot.
+They leave some holds to other processes, which adopt them by their handles, and break some holds of others.
 
 ";
 
 /// A fault and its promised outcome on SQLite, the databases, Redis, Redlock, ZooKeeper, and Azure; `=` is the same as to the left.
-const OUTCOMES: [(Kind, [&str; 6]); 14] = [
+const OUTCOMES: [(Kind, [&str; 6]); 15] = [
     (
         Kind::ClientStop,
         [
@@ -159,6 +160,17 @@ const OUTCOMES: [(Kind, [&str; 6]); 14] = [
         Kind::OldSnapshot,
         ["no server", "two clients may hold a lock, and tokens may repeat", "=", "=", "not run", "not run"],
     ),
+    (
+        Kind::ChangedStart,
+        [
+            "no server",
+            "not run",
+            "not run",
+            "locks and tokens survive: the server does not vote for the longest lease",
+            "not run",
+            "not run",
+        ],
+    ),
 ];
 
 const CHECKS: &str = "
@@ -185,7 +197,9 @@ In `http_languages`, clients in Rust, Python, TypeScript and Go use two lock ser
 client that waits gives a silent server up after 15 s: the lock is not idle until then. In `http_restarts`, one of the services is killed or stopped every second.
 
 The pessimistic strategy has no promise for a broken connection, so its runs have no faults of the network and no killed server. Configurations
-of their own step the clocks of servers by up to ten seconds, fill their disks, or return servers to data of up to three seconds before.
+of their own step the clocks of servers by up to ten seconds, fill their disks, or return servers to data of up to three seconds before. In
+`redlock3_starts` and `redlock5_starts`, servers are started again with a clock that is up to 3.5 s ahead, with the data of a time before, because they were not durable
+since, or with a copy of another server's data; each process has the list of servers in another order.
 ";
 
 const OTHERS: &str = "

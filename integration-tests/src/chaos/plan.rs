@@ -24,6 +24,10 @@ const LONGEST_STEP_MS: u64 = 10_000;
 /// The longest step of a clock.
 pub const LONGEST_STEP: Duration = Duration::from_millis(LONGEST_STEP_MS);
 
+/// The longest time by which the clock of a server is ahead from its start, in milliseconds: longer than every lease of such a store. Tokens
+/// that a majority has forgotten continue to grow, because the delay of its servers is longer.
+const LONGEST_AHEAD_MS: u64 = 3500;
+
 /// The number of clients of a crowd in every store.
 const CROWD: std::ops::Range<usize> = 10..60;
 
@@ -104,6 +108,8 @@ pub enum Kind {
     FullDisk,
     /// A server is killed, and started again with its data of some time before.
     OldSnapshot,
+    /// A server is started again with another clock, after a time without durability, or with a copy of another one's data.
+    ChangedStart,
 }
 
 impl Kind {
@@ -114,7 +120,7 @@ impl Kind {
     pub const RUSHED: &[Self] = Self::ALL.split_at(11).0;
 
     /// All kinds.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::ClientStop,
         Self::ClientKill,
         Self::ServerStop,
@@ -129,6 +135,7 @@ impl Kind {
         Self::ClockStep,
         Self::FullDisk,
         Self::OldSnapshot,
+        Self::ChangedStart,
     ];
 
     /// Returns its name in the record.
@@ -149,6 +156,7 @@ impl Kind {
             Self::ClockStep => "clock step",
             Self::FullDisk => "full disk",
             Self::OldSnapshot => "old snapshot",
+            Self::ChangedStart => "changed start",
         }
     }
 
@@ -191,6 +199,13 @@ pub enum Action {
     FillDisk(usize),
     /// The server is killed at the end, and started again with its data of the begin.
     RestoreServer(usize),
+    /// The server is started again at the end, and is another one than before.
+    StartOtherwise {
+        /// The server.
+        server: usize,
+        /// What is different.
+        change: Change,
+    },
     /// The wall clock of the server is set ahead by this time, or back.
     StepClock {
         /// The server.
@@ -200,6 +215,17 @@ pub enum Action {
         /// The time.
         by: Duration,
     },
+}
+
+/// The difference between a server and the one that was killed.
+#[derive(Debug, Clone, Copy)]
+pub enum Change {
+    /// Its clock is ahead by this time, until its next start.
+    Clock(Duration),
+    /// It has the data of the begin, because it was not durable since.
+    OldFile,
+    /// It has the data of this server.
+    CopyOf(usize),
 }
 
 /// The way between a process and a server.
@@ -229,6 +255,7 @@ impl Action {
             Self::Rush(..) => Kind::Rush,
             Self::FillDisk(_) => Kind::FullDisk,
             Self::RestoreServer(_) => Kind::OldSnapshot,
+            Self::StartOtherwise { .. } => Kind::ChangedStart,
             Self::StepClock { .. } => Kind::ClockStep,
         }
     }
@@ -262,6 +289,15 @@ impl fmt::Display for Action {
             Self::Rush(process, count) => write!(f, "{count} clients of p{process} try locks"),
             Self::FillDisk(server) => write!(f, "the disk of server {server} is full"),
             Self::RestoreServer(server) => write!(f, "server {server} returns to its data of the begin"),
+            Self::StartOtherwise { server, change: Change::Clock(ahead) } => {
+                write!(f, "server {server} is started with its clock ahead by {ahead:?}")
+            }
+            Self::StartOtherwise { server, change: Change::OldFile } => {
+                write!(f, "server {server} is not durable, and is started again")
+            }
+            Self::StartOtherwise { server, change: Change::CopyOf(other) } => {
+                write!(f, "server {server} is started with the data of server {other}")
+            }
             Self::StepClock { server, is_ahead, by } => {
                 let way = if *is_ahead { "ahead" } else { "back" };
                 write!(f, "the clock of server {server} is set {way} by {by:?}")
@@ -388,6 +424,14 @@ fn draw_action(random: &mut Rng, kind: Kind, servers: usize, large: Large) -> Ac
         Kind::Rush => Action::Rush(process, large.rush.max(CROWD.start)),
         Kind::FullDisk => Action::FillDisk(route.server),
         Kind::OldSnapshot => Action::RestoreServer(route.server),
+        Kind::ChangedStart => {
+            let change = match random.u8(..3) {
+                0 => Change::Clock(between(random, 0..LONGEST_AHEAD_MS)),
+                1 => Change::OldFile,
+                _ => Change::CopyOf((route.server + random.usize(1..servers.max(2))) % servers.max(1)),
+            };
+            Action::StartOtherwise { server: route.server, change }
+        }
         Kind::ClockStep => {
             let (is_ahead, by) = (random.bool(), between(random, 100..LONGEST_STEP_MS));
             Action::StepClock { server: route.server, is_ahead, by }

@@ -13,7 +13,7 @@ use polylock_core::{Clock, Moment, SystemClock, clock::Sleep, url::StoreUrl};
 use polylock_sql::{mysql, postgres};
 use sqlx::{AssertSqlSafe, Connection, Executor, MySqlConnection, PgConnection};
 
-use super::configuration::Configuration;
+use super::{configuration::Configuration, plan::Kind};
 use crate::clock::now;
 
 /// A bug.
@@ -36,6 +36,8 @@ pub enum ClientBug {
     StoppedClock,
     /// A loss is noticed two seconds late.
     SilentLoss,
+    /// A break does not wait for the holder.
+    ForcedBreaks,
 }
 
 /// A bug in a routine.
@@ -132,7 +134,7 @@ pub struct CodeBug {
 }
 
 /// The bugs in the code.
-pub static CODE: [CodeBug; 3] = [
+pub static CODE: [CodeBug; 4] = [
     CodeBug {
         name: "claims-first",
         meaning: "claims go before releases, and releases before renewals",
@@ -151,6 +153,12 @@ pub static CODE: [CodeBug; 3] = [
         configuration: "mariadb_pessimistic_cut",
         mutant: "pessimistic: a session of MySQL is identified by its connection's number",
     },
+    CodeBug {
+        name: "trusted-start",
+        meaning: "the votes of a server with its data count at once after a restart",
+        configuration: "redlock3_starts",
+        mutant: "Redlock: a server with its data counts at once after a restart",
+    },
 ];
 
 impl Bug {
@@ -158,7 +166,9 @@ impl Bug {
     pub fn of(configuration: &'static Configuration) -> impl Iterator<Item = Self> {
         let clients = ClientBug::ALL.into_iter().map(Self::Client);
         // Locks of the pessimistic strategy are not in tables, and the clients of these Redlock servers detect that they have forgotten.
-        let is_immune = configuration.name.contains("pessimistic") || configuration.name == "redlock5";
+        let is_immune = configuration.name.contains("pessimistic")
+            || configuration.name == "redlock5"
+            || configuration.faults.contains(&Kind::ChangedStart);
         let forgets = (!is_immune).then_some(Self::Forgets);
         let routines = ROUTINES.iter().filter(|bug| bug.scheme == configuration.scheme()).map(Self::Routine);
         clients.chain(forgets).chain(routines)
@@ -189,6 +199,7 @@ impl Bug {
                 "the clock of the deadlines stands still while the process is stopped"
             }
             Self::Client(ClientBug::SilentLoss) => "a loss is noticed two seconds late",
+            Self::Client(ClientBug::ForcedBreaks) => "a break does not wait for the holder",
             Self::Forgets => "the store forgets all its entries every second",
             Self::Routine(bug) => bug.meaning,
             Self::Worker(name) => match CODE.iter().find(|bug| bug.name == name) {
@@ -201,7 +212,7 @@ impl Bug {
 
 impl ClientBug {
     /// All of them.
-    pub const ALL: [Self; 2] = [Self::StoppedClock, Self::SilentLoss];
+    pub const ALL: [Self; 3] = [Self::StoppedClock, Self::SilentLoss, Self::ForcedBreaks];
 
     /// Returns its name as an argument.
     #[must_use]
@@ -209,6 +220,7 @@ impl ClientBug {
         match self {
             Self::StoppedClock => "stopped-clock",
             Self::SilentLoss => "silent-loss",
+            Self::ForcedBreaks => "forced-breaks",
         }
     }
 

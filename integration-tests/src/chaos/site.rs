@@ -14,13 +14,13 @@ use polylock_core::sync::lock;
 
 use super::{
     client::Work,
-    plan::{Action, Density, Fault, Kind, PROCESSES, Route},
+    plan::{Action, Change, Density, Fault, Kind, PROCESSES, Route},
 };
 use crate::{
     clock::{self, now},
     process::Process,
     proxy::{BOTH, Flow, Proxy},
-    servers::PrivateServer,
+    servers::{PrivateServer, redis, redlock},
     targets::{Own, route},
 };
 
@@ -139,7 +139,7 @@ impl Site {
         let name = format!("p{number}.{life}");
         let seed = self.work.seed.wrapping_mul(1000).wrapping_add(life);
         let is_dense = self.density.concerns(number);
-        let work = Work { url: url.to_owned(), name: name.clone(), seed, is_dense, ..self.work.clone() };
+        let work = Work { url: rotated(url, life), name: name.clone(), seed, is_dense, ..self.work.clone() };
         let process = Process::start(&self.worker, work.arguments());
         lock(&self.ids).push((process.id(), name));
         process
@@ -226,6 +226,21 @@ impl Site {
                 let server = &self.all()[server];
                 during(&|| server.save(), &|| server.restore());
             }
+            Action::StartOtherwise { server, change } => {
+                let Some(_turns) = idle(&self.killing).zip(idle(&self.servers[server])) else { return };
+                let own = &self.all()[server];
+                match change {
+                    Change::Clock(ahead) => during(&|| own.kill(), &|| {
+                        own.set_wall_clock(true, ahead);
+                        own.restart();
+                    }),
+                    Change::OldFile => during(&|| redis::end_durability(own), &|| own.restart()),
+                    Change::CopyOf(other) => {
+                        let Some(_turn) = idle(&self.servers[other]) else { return };
+                        during(&|| own.kill(), &|| own.restore_from(&self.all()[other]));
+                    }
+                }
+            }
             Action::StepClock { server, is_ahead, by } => {
                 let Some(_turn) = idle(&self.servers[server]) else { return };
                 let server = &self.all()[server];
@@ -269,6 +284,17 @@ impl Site {
         process.send_line("stop");
         last_lines(&mut process, patience)
     }
+}
+
+/// Returns the URL with the list of servers in another order, if it has one.
+fn rotated(url: &str, by: u64) -> String {
+    if !url.starts_with("redlock:") {
+        return url.to_owned();
+    }
+    let mut nodes = redlock::nodes(url);
+    let by = usize::try_from(by).unwrap_or(0) % nodes.len();
+    nodes.rotate_left(by);
+    redlock::url(nodes.iter().map(|node| node.url()))
 }
 
 /// Returns the lines of a process up to its last one, or `silent` if it does not print it within `patience`.

@@ -31,6 +31,8 @@ pub struct History {
     pub deliveries: Vec<(u64, u64)>,
     /// The times at which copies of messages were delivered.
     pub copies: Vec<u64>,
+    /// The times for which a process was stopped, if messages can't be withheld.
+    pub pauses: Vec<(u64, u64)>,
 }
 
 /// A request, by the letter with which its owner and its guards begin: the holder's and the adopter's guards are of one request.
@@ -327,12 +329,14 @@ impl Known {
         self.modes.iter().rfind(|(from, _)| *from <= at).is_some_and(|(_, shared)| *shared)
     }
 
-    /// Returns true if a message of this ending may have been withheld, and the hold lasts for longer than this guard's lease: then the process has
-    /// given the release up at its own deadline, and the hold goes on.
+    /// Returns true if a message of this ending may have been withheld, or its process stopped, and the hold lasts for longer than this guard's lease:
+    /// then the process has given the release up at its own deadline, and the hold goes on.
     fn may_fail(&self, ending: &Ending, event: &Event, history: &History, settled: u64) -> bool {
         let (Action::End { guard, .. } | Action::IntoHandle { guard }) = &event.action else { return false };
         let time = ending.invoked..ending.invoked + settled;
-        history.deliveries.iter().any(|(at, _)| time.contains(at))
+        let was_delayed = history.deliveries.iter().any(|(at, _)| time.contains(at))
+            || history.pauses.iter().any(|(from, until)| *from < time.end && *until > time.start);
+        was_delayed
             && (self.guards.iter().any(|(other, end)| other != guard && *end > ending.invoked)
                 || self.leases.get(guard).is_some_and(|lease| *lease < self.longest))
     }

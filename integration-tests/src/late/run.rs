@@ -68,7 +68,7 @@ pub struct Outcome {
     pub excused: BTreeMap<&'static str, u32>,
     /// The first of these, with the numbers of their schedules.
     pub examples: Vec<(u32, Violation)>,
-    /// The histories of the first schedules with a violation.
+    /// The histories of the first schedules with a violation, or that of the only schedule.
     pub histories: Vec<(Script, History)>,
     /// The time of the first violation, since the begin.
     pub detected: Option<Duration>,
@@ -102,9 +102,10 @@ impl Run {
         }
         let run = RUNS.fetch_add(1, Relaxed);
         let (began, next) = (now(), Arc::new(AtomicU32::new(self.first)));
-        let outcome = Arc::<Mutex<Outcome>>::default();
+        let (outcome, paused) = (Arc::<Mutex<Outcome>>::default(), Arc::<Mutex<Vec<_>>>::default());
         let lanes = (0..self.lanes).map(|lane| {
             let (site, next, outcome, run_of) = (site.clone(), next.clone(), outcome.clone(), self.clone());
+            let paused = paused.clone();
             tokio::spawn(async move {
                 // The schedules begin one after the other.
                 pause(Duration::from_millis(20) * u32::try_from(lane).unwrap_or(0)).await;
@@ -119,10 +120,11 @@ impl Run {
                     if run_of.is_short {
                         script.shorten();
                     }
-                    let history = conduct(&site, &script, lane, run_of.planted).await;
+                    let mut history = conduct(&site, &script, lane, run_of.planted).await;
+                    history.pauses.clone_from(&lock(&paused));
                     let found = check(&history, site.bounds);
                     let mut outcome = lock(&outcome);
-                    outcome.add(&site, number, script, history, found);
+                    outcome.add(&site, number, (script, history), found, run_of.schedules == 1);
                     if !outcome.found.is_empty() {
                         outcome.detected.get_or_insert(now().since(began));
                     }
@@ -131,7 +133,7 @@ impl Run {
         });
         let lanes: Vec<_> = lanes.collect();
         let pauses_processes = site.servers.upstreams.is_empty() && self.script.is_none();
-        let pausing = pauses_processes.then(|| tokio::spawn(pauses(site.clone(), self.seed)));
+        let pausing = pauses_processes.then(|| tokio::spawn(pauses(site.clone(), self.seed, paused.clone())));
         for lane in lanes {
             lane.await.map_err(io::Error::other)?;
         }
@@ -145,17 +147,26 @@ impl Run {
 }
 
 /// Stops one process after the other for a while: a file has no messages, and an operation that is stopped is late.
-async fn pauses(site: Arc<Site>, seed: u64) {
+async fn pauses(site: Arc<Site>, seed: u64, paused: Arc<Mutex<Vec<(u64, u64)>>>) {
     let mut random = fastrand::Rng::with_seed(seed);
     loop {
         pause(Duration::from_millis(random.u64(200..1500))).await;
         let role = ROLES[random.usize(..ROLES.len())];
-        site.remote(role).pause(Duration::from_millis(random.u64(500..3000))).await;
+        let (began, lasts) = (now(), Duration::from_millis(random.u64(500..3000)));
+        lock(&paused).push((began.as_nanos(), (began + lasts).as_nanos()));
+        site.remote(role).pause(lasts).await;
     }
 }
 
 impl Outcome {
-    fn add(&mut self, site: &Site, number: u32, script: Script, history: History, found: Vec<Violation>) {
+    fn add(
+        &mut self,
+        site: &Site,
+        number: u32,
+        (script, history): (Script, History),
+        found: Vec<Violation>,
+        is_only: bool,
+    ) {
         self.schedules += 1;
         self.withheld += u32::from(!history.deliveries.is_empty());
         self.copies += history.copies.len();
@@ -184,8 +195,9 @@ impl Outcome {
                 }
             }
         }
-        if is_new && self.histories.len() < KEPT {
+        if is_new || is_only {
             self.histories.push((script, history));
+            self.histories.truncate(KEPT);
         }
     }
 }

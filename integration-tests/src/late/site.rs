@@ -12,7 +12,7 @@ use super::{
     copies::Upstream,
     frames::Protocol,
     history::Bounds,
-    message::Action,
+    message::{Action, Way},
     relay::{Relays, TIMEOUT},
     remote::Remote,
 };
@@ -23,11 +23,12 @@ use crate::{
 };
 
 /// The stores, as arguments.
-pub const STORES: [&str; 10] = [
+pub const STORES: [&str; 11] = [
     "redis",
     "postgres",
     "mariadb",
     "redlock3",
+    "redlock5",
     "zookeeper",
     "azure",
     "http_redis",
@@ -91,9 +92,9 @@ impl Servers {
             "redis" => (vec![redis()?], 0),
             "postgres" => (vec![postgres()?], 0),
             "mariadb" => (vec![own_with("mariadb", &many, &keys)?], 0),
-            "redlock3" => {
+            "redlock3" | "redlock5" => {
                 let keys = format!("polylock.restart=trust&polylock.max_ttl=1h&{OUTAGE}");
-                (vec![own_with("redlock3", redis::DURABLE, &keys)?], 0)
+                (vec![own_with(store, redis::DURABLE, &keys)?], 0)
             }
             "zookeeper" => (vec![own_with("zookeeper", &["maxClientCnxns=0"], "")?], 0),
             "azure" => (vec![own_with("azure", &[], &keys)?], 0),
@@ -141,11 +142,18 @@ fn upstream(own: &Own, server: &PrivateServer) -> Upstream {
     Upstream { protocol, address: SocketAddr::from(([127, 0, 0, 1], server.port())), database }
 }
 
-/// Opens the connections of all processes. Many that are opened while schedules run keep a busy machine from renewing the leases for seconds.
+/// Opens the connections of all processes, and acquires a lock on each. Many that are opened while schedules run keep a busy machine from renewing
+/// the leases for seconds, and the first claim of a client waits for other messages: Redlock's servers record its list before.
 async fn open(processes: &[(Remote, Relays)], lanes: usize) -> io::Result<()> {
     for lane in 0..lanes {
-        let opening =
-            processes.iter().map(|(remote, _)| remote.call(lane, Action::Look { name: "opening".into() }));
+        let opening = processes.iter().enumerate().map(async |(number, (remote, _))| {
+            let owner = format!("opening/{lane}/{number}");
+            let (name, guard) = (owner.clone(), owner.clone());
+            let acquire =
+                Action::Acquire { name, owner, shared: false, ttl: None, wait: None, guard: guard.clone() };
+            remote.call(lane, acquire).await?;
+            remote.call(lane, Action::End { guard, way: Way::Release }).await
+        });
         if join_all(opening).await.iter().any(Option::is_none) {
             return Err(io::Error::other("a process has ended, or does not reply"));
         }

@@ -49,6 +49,20 @@ impl PrivateServer {
         self.restart();
     }
 
+    /// Kills it, replaces its data by a copy of those of `other`, a server of the same kind, and starts it.
+    ///
+    /// # Panics
+    /// If they can't be copied, or it does not start.
+    pub fn restore_from(&self, other: &Self) {
+        other.save();
+        let data = other.directory().join("snapshot/data");
+        let mut keeper = self.keeper();
+        keeper.kill();
+        keeper.run(["sh", "-c", &format!(r#"cd "$PWD" && rm -rf data && cp -a {} ."#, data.display())]);
+        drop(keeper);
+        self.restart();
+    }
+
     /// Restarts it with its data on a disk of its own, of 256 MiB in memory.
     ///
     /// # Errors

@@ -9,7 +9,8 @@ use std::{
 use async_trait::async_trait;
 use polylock_testkit::Missing;
 use redis::{
-    AsyncConnectionConfig, Client, InfoDict, RedisResult, TlsCertificates, aio::MultiplexedConnection,
+    AsyncConnectionConfig, Client, InfoDict, RedisError, RedisResult, TlsCertificates,
+    aio::MultiplexedConnection,
 };
 
 use super::{
@@ -220,6 +221,18 @@ pub async fn connect(url: &str) -> RedisResult<MultiplexedConnection> {
         .set_connection_timeout(Some(TIMEOUT))
         .set_response_timeout(Some(TIMEOUT));
     Client::open(url)?.get_multiplexed_async_connection_with_config(&patient).await
+}
+
+/// Ends the durability of a server until its next start, which reads the file as it is now.
+///
+/// # Panics
+/// If the server refuses.
+pub fn end_durability(server: &PrivateServer) {
+    let set = || {
+        let mut connection = Client::open(server.url())?.get_connection()?;
+        redis::cmd("CONFIG").arg("SET").arg("appendonly").arg("no").exec(&mut connection)
+    };
+    set().unwrap_or_else(|error: RedisError| panic!("{server:?}: {error}"));
 }
 
 /// Returns the configuration file of a server.

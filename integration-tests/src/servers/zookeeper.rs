@@ -13,7 +13,7 @@ use tokio::{
 };
 
 pub(super) use self::ensemble::assemble;
-pub use self::ensemble::{Ensemble, ensemble};
+pub use self::ensemble::{Ensemble, ensemble, ensemble_with_observer};
 use super::{
     installed,
     keeper::Keeper,

@@ -37,19 +37,21 @@ pub fn sections(
     history::check_with_stops(sections, rules, stops)
 }
 
-/// The same for the sections in `record`: each process reports its losses, and the holds that processes share exclude others as one.
+/// The same for holds that processes share: each reports its losses, and the hold excludes others as one. `merged` has one section for each
+/// hold.
 #[must_use]
 pub fn shared_sections(
-    record: &Record,
+    each: &[Section],
+    merged: &[Section],
     tolerance: Duration,
     stops: impl Fn(&Section) -> Vec<(u64, u64)>,
 ) -> Vec<history::Violation> {
     let of_one = |violation: &history::Violation| {
         matches!(violation, history::Violation::LateLoss { .. } | history::Violation::LatePoll { .. })
     };
-    let mut found = sections(&record.sections, tolerance, &stops);
+    let mut found = sections(each, tolerance, &stops);
     found.retain(of_one);
-    let merged = sections(&record.holds.merged(&record.sections), tolerance, &stops);
+    let merged = sections(merged, tolerance, &stops);
     found.extend(merged.into_iter().filter(|violation| !of_one(violation)));
     found
 }

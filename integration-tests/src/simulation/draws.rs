@@ -11,6 +11,9 @@ use super::{
     workload::{Client, Wish},
 };
 
+/// The longest time of a claim without faults: several round trips of the slowest link.
+const LONGEST_CLAIM: Duration = Duration::from_millis(300);
+
 impl Client {
     /// Returns a request of this client.
     pub fn draw_wish(&mut self) -> Wish {
@@ -27,6 +30,10 @@ impl Client {
             }
         }
         let way = self.draw_way(ttl);
+        if !matches!(way, Way::Try | Way::WaitFor(_)) {
+            // A hold that ends before the reply to its claim has arrived is never acquired.
+            max_hold = max_hold.map(|max| max.max(LONGEST_CLAIM));
+        }
         Wish { owner, ttl, min_hold, max_hold, way, invoked: self.time.now() }
     }
 

@@ -22,9 +22,10 @@ const LONGEST_FREE_POLLED: Duration = Duration::from_millis(2500);
 const LONGEST_UNKNOWN: Duration = Duration::from_millis(800);
 
 /// The same in MySQL. A process does not look up the requests of its own clients, whose waiters are notified by the release. If another process
-/// releases one by its handle, the waiters find that when they check the store, at most a second later. So do those of PostgreSQL if the
-/// connection that listens has ended without a sign. SQLite polls less often if a poll takes long.
-const LONGEST_RECHECKED: Duration = Duration::from_millis(1300);
+/// releases one by its handle, the waiters find that when they check the store: the first one of a process at most a second later, the others at
+/// the next keep-alive, after a third of a queue lease. So do those of PostgreSQL if the connection that listens has ended without a sign, and those
+/// of the lock service if the connection of the wait has. SQLite polls less often if a poll takes long.
+const LONGEST_RECHECKED: Duration = Duration::from_secs(2);
 
 /// The same in the time after faults: a release that has failed is repeated.
 const LONGEST_LEFT: Duration = Duration::from_secs(1);
@@ -142,8 +143,8 @@ fn longest_unknown(store: StoreKind, round_trip: Duration) -> Duration {
         }
         // One store after the other, and the raise of a token in each of them.
         StoreKind::Both => LONGEST_UNNOTICED.0 + 2 * LONGEST_UNNOTICED.1 * round_trip,
-        StoreKind::Mysql | StoreKind::Postgres | StoreKind::Sqlite => LONGEST_RECHECKED,
-        StoreKind::Redlock | StoreKind::Service => LONGEST_UNKNOWN,
+        StoreKind::Mysql | StoreKind::Postgres | StoreKind::Service | StoreKind::Sqlite => LONGEST_RECHECKED,
+        StoreKind::Redlock => LONGEST_UNKNOWN,
         // Its leases last for whole seconds.
         StoreKind::Azure => LONGEST_UNKNOWN + Duration::from_secs(1),
     }

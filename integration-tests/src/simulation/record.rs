@@ -77,6 +77,12 @@ pub struct Attempt {
 }
 
 impl Attempt {
+    /// Returns the time at which a client has left its hold to expire.
+    #[must_use]
+    pub fn left(&self, holds: &Holds) -> Option<u64> {
+        self.tokens.iter().find_map(|token| holds.get(&(self.lock.clone(), *token))?.left)
+    }
+
     /// Sets the state.
     pub fn set(&mut self, state: AttemptState, now: u64) {
         (self.state, self.since) = (state, now);
@@ -106,6 +112,21 @@ impl Attempt {
         self.set(AttemptState::Over(keeps.max(left)), now);
         self.is_ended = true;
         self.ended_by = Some(client.to_owned());
+    }
+
+    /// Records that the end at a later time may not have reached the store: the lease that another process has renewed may be a longer one.
+    pub fn unpark(&mut self) {
+        if let AttemptState::Over(keeps) = &mut self.state {
+            *keeps = self.longest.max(*keeps);
+        }
+    }
+
+    /// Records that the hold with this token, which `client` has ended, was lost: if another client has converted it, that one may have it.
+    pub fn resume(&mut self, client: &str, token: u64, now: u64) {
+        let is_converted = self.tokens.last().is_some_and(|last| *last > token);
+        if is_converted && self.ended_by.as_deref() == Some(client) {
+            self.set(AttemptState::Over(self.longest), now);
+        }
     }
 
     /// Returns true if `client`, which has just been told this token, may not have the hold any more: another client has released it or

@@ -312,6 +312,13 @@ impl Client {
         if let Err(Error::Lost { reason: LostReason::Broken(_), .. }) = outcome {
             record.check_broken(&key, now);
         }
+        if let (End::ReleaseAfter(_), Err(Error::Unavailable(_))) = (end, &outcome) {
+            record.attempts.entry(wish.owner.clone()).and_modify(Attempt::unpark);
+        }
+        if let Err(Error::Lost { reason: LostReason::Gone, .. }) = &outcome {
+            let resume = |attempt: &mut Attempt| attempt.resume(&self.name, key.1, now);
+            record.attempts.entry(wish.owner.clone()).and_modify(resume);
+        }
         let is_ended_elsewhere = record.may_have_ended_elsewhere(&key, wish.invoked);
         // Another process that has the hold may release it.
         let is_left_to_others =
@@ -387,9 +394,13 @@ impl Client {
         }
     }
 
-    /// Returns the time of the run at which `guard` ends if it is not renewed. That is before its lease ends at the server.
+    /// Returns the time of the run at which `guard` ends if it is not renewed, or now if it has ended. That is before its lease ends at the
+    /// server.
     fn deadline(&self, guard: &Guard, wish: &Wish) -> u64 {
         let (now, deadline) = (self.time.now(), self.clock.to_run(guard.deadline().as_nanos()));
+        if !guard.is_held() {
+            return now;
+        }
         let expires = self.servers.expires(guard.name(), guard.fencing_token());
         let found = |what: &str| {
             let what = format!("{} holds {} until after {what}", self.name, guard.name());
@@ -397,20 +408,20 @@ impl Client {
         };
         let (key, mut record) = (key_of(guard), lock(&self.record));
         let hold = record.holds.of(&key);
-        if guard.is_held() && !hold.is_over() {
+        if !hold.is_over() {
             hold.confirm(deadline);
         }
         let (is_over, gone) = (hold.is_over(), hold.gone);
         drop(record);
-        if guard.is_held() && !is_over && expires.is_some_and(|expires| deadline > expires) {
+        if !is_over && expires.is_some_and(|expires| deadline > expires) {
             found("the end of its lease");
         }
         // The lease of a renewal that was sent after that. A store may round a lease up.
         let longest = wish.ttl + wish.ttl / 500 + self.plan.time(LEASE_UNIT);
-        if guard.is_held() && gone.is_some_and(|gone| deadline > gone + nanos(longest)) {
+        if gone.is_some_and(|gone| deadline > gone + nanos(longest)) {
             found("the lease that it had when another process released or converted it");
         }
-        if wish.max_hold.is_some_and(|max| guard.is_held() && deadline > now + nanos(max + max / 500)) {
+        if wish.max_hold.is_some_and(|max| deadline > now + nanos(max + max / 500)) {
             found("its longest time");
         }
         deadline

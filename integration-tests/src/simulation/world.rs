@@ -336,6 +336,7 @@ impl World {
                 section.released = Some(now);
             }
         }
+        let is_unwritten = |start: u64| now - start <= nanos(LONGEST_UNWRITTEN);
         let Record { attempts, holds, .. } = &mut *record;
         for attempt in attempts.values_mut() {
             let users = std::mem::take(&mut attempt.users);
@@ -347,11 +348,17 @@ impl World {
             if let (true, AttemptState::Over(keeps)) = (was_ending, &mut attempt.state) {
                 *keeps = longest.max(*keeps);
             }
-            if let (StoreKind::Sqlite, AttemptState::Holding(lock, token), false) =
-                (self.plan.store, &attempt.state, dead.is_empty())
-            {
-                // It is freed, unless it was renewed since another process may have it.
-                holds.of(&(lock.clone(), *token)).end(now);
+            match (self.plan.store, &attempt.state) {
+                (StoreKind::Sqlite, AttemptState::Holding(lock, token)) if !dead.is_empty() => {
+                    // It is freed, unless it was renewed since another process may have it.
+                    holds.of(&(lock.clone(), *token)).end(now);
+                }
+                (StoreKind::Sqlite, AttemptState::Over(_))
+                    if attempt.left(holds).is_some_and(is_unwritten) =>
+                {
+                    holds.end(&attempt.lock, &attempt.tokens, now);
+                }
+                _ => {}
             }
             dead.iter().for_each(|user| attempt.leave(user, longest, now));
         }
@@ -359,8 +366,7 @@ impl World {
             // The end of its lease that a process has asked for right before may not have been written.
             let of_process = attempts.iter().filter(|(owner, _)| owner.starts_with(&prefix));
             let tokens: BTreeSet<u64> = of_process.flat_map(|(_, attempt)| attempt.tokens.clone()).collect();
-            let is_written = |start: u64| now - start > nanos(LONGEST_UNWRITTEN);
-            record.kept.retain(|kept| is_written(kept.time.start) || !tokens.contains(&kept.token));
+            record.kept.retain(|kept| !is_unwritten(kept.time.start) || !tokens.contains(&kept.token));
         }
         record.waiting.retain(|(client, ..)| !client.starts_with(&prefix));
     }
@@ -397,7 +403,11 @@ impl World {
         self.time.sleep_until(self.time.now() + nanos(background)).await;
         self.check_end(&mut violations).await;
         let stops = |section: &_| self.stops(section);
-        let found = check::shared_sections(&lock(&self.record), TOLERANCE, stops);
+        let found = {
+            let record = lock(&self.record);
+            let merged = record.holds.merged(&record.sections);
+            check::shared_sections(&record.sections, &merged, TOLERANCE, stops)
+        };
         violations.extend(found.iter().map(Violation::from));
         violations.sort_by_key(|violation| violation.at);
         let sections = lock(&self.record).sections.len();

@@ -1,10 +1,10 @@
 //! The primary that Sentinels name: failovers, dead Sentinels, and unknown primaries.
 
-use std::time::Duration;
+use std::{process::Command, time::Duration};
 
 use polylock::{Fault, Locks};
 use polylock_integration_tests::{
-    clock,
+    cargo, clock,
     load::Load,
     refusals::{refusal, timed_refusal},
     servers::{
@@ -36,6 +36,21 @@ async fn query<T: ::redis::FromRedisValue>(port: u16, command: &[&str]) -> T {
 async fn wait_for_primary(watched: &Watched, server: usize) {
     let port = watched.servers[server].port();
     clock::until("a failover", async || watched.primary().await == Some(port)).await;
+}
+
+/// Cut off from the others, such a primary grants locks that the next one grants, too.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_primary_that_accepts_writes_without_replicas_causes_a_warning() {
+    let warns = |settings: &[&str]| {
+        let watched = redis_sentinel::start(settings, &[]).unwrap();
+        let mut polylock = Command::new(cargo::polylock());
+        let output = polylock.args(["-S", &url(&watched), "status", "n"]).output().unwrap();
+        let text = String::from_utf8(output.stderr).unwrap();
+        println!("{settings:?}: {text}");
+        text.contains("min-replicas-to-write or min-replicas-max-lag is 0")
+    };
+    assert!(block_in_place(|| warns(&[])));
+    assert!(!block_in_place(|| warns(&["min-replicas-to-write 1"])));
 }
 
 #[tokio::test(flavor = "multi_thread")]

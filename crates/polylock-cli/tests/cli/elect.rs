@@ -1,5 +1,7 @@
 //! `polylock elect`: one process of several runs the command.
 
+use std::path::Path;
+
 use rustix::process::{Pid, Signal, kill_process};
 use sqlx::Connection;
 
@@ -151,7 +153,8 @@ async fn a_signal_during_a_release_ends_polylock() {
     let mut store = sqlx::SqliteConnection::connect(&workspace.url()).await.unwrap();
     sqlx::query("BEGIN EXCLUSIVE").execute(&mut store).await.unwrap();
     std::fs::write(workspace.path("end"), "").unwrap();
-    eventually("the end of the command", || !is_alive(warden));
+    // A process that has ended stays there until its parent has noticed that.
+    eventually("the end of the command is noticed", || !Path::new(&format!("/proc/{warden}")).exists());
     leader.signal(Signal::TERM);
     assert_eq!(leader.code(), Some(3));
     sqlx::query("ROLLBACK").execute(&mut store).await.unwrap();

@@ -14,6 +14,12 @@ pub enum Bug {
     NumbersRepeat,
     /// The votes of a server that has lost its memory count at once.
     NoVoteDelay,
+    /// The votes of a server that was started with a clock ahead count at once.
+    ClockAheadIsTrusted,
+    /// The votes of a server with a file that is older than they are count at once.
+    OldFileIsTrusted,
+    /// The votes of a server with a copy of another one's data count at once.
+    CopyIsTrusted,
     /// The deadline counts from the replies.
     DeadlineFromReply,
     /// A withdrawal that was not executed counts as acknowledged.

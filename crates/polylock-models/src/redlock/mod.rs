@@ -1,7 +1,7 @@
 //! Redlock: votes of independent servers, with the bookkeeping of the client.
 //!
 //! Modelled: proposals with numbers, withdrawals, renewals, votes that are given again, and the release; any of these messages executed
-//! late, after its client has given it up, or never; acknowledgements that are lost; a server that loses its memory, and the delay until
+//! late, after its client has given it up, or never; acknowledgements that are lost; a server that is restarted, and the delay until
 //! its votes count. The client's record of proposals is the store's own state machine, and so are its counts of votes.
 //!
 //! Two clients compete. The messages of one may be late or lost; those of its rival are executed at once by the servers that it reaches.
@@ -9,8 +9,12 @@
 //! Abstracted away: breaks, several requests of one client, and clocks that run differently. A reply arrives with the execution of its
 //! message, or never. Numbers are a counter that grows with the ticks, as those of clients grow with the clocks of the servers.
 //!
+//! A restart of a server: with all of its data, an older state of it, none, a copy of another server's, or without the vote that has expired
+//! by a clock that was ahead.
+//!
 //! It mirrors `redlock/backend.rs`, `redlock/keep_alive.rs`, `redlock/withdrawals.rs` and `redlock/scripts/` of `polylock-redis`, and uses
 //! its `proposals.rs`, `server_votes.rs` and `tally.rs`.
+#![doc = include_str!("safety.md")]
 
 mod bug;
 #[expect(dead_code, reason = "the part that the model does not use")]
@@ -35,6 +39,7 @@ use stateright::{Model, Property};
 use crate::{check::Protocol, time::is_before_deadline};
 pub use bug::Bug;
 use proposals::{DefiniteReply, Outcome, Proposals, Sent};
+pub use server::Restart;
 use server::{Reply, Server, TTL};
 use tally::{Ballot, Extension, Renewals, Renewed, quorum};
 
@@ -49,7 +54,7 @@ struct Budget {
     /// The proposals of each client.
     proposals: [u8; CLIENTS],
     ticks: u8,
-    /// A server that loses its memory, or a lost reply.
+    /// A server that is restarted, or a lost reply.
     faults: u8,
     renewals: u8,
 }
@@ -252,8 +257,8 @@ pub enum Action {
     Release,
     /// The deadline of the hold ends it.
     Lose,
-    /// The server loses its memory, and all connections to it break.
-    Forget(usize),
+    /// The server is restarted, and all connections to it break.
+    Restart(usize, Restart),
     /// A tick passes.
     Tick,
 }
@@ -272,7 +277,7 @@ impl Redlock {
 
     fn propose(&self, state: &mut State, index: usize, is_greatest: bool) {
         let client = &mut state.clients[index];
-        let greatest = state.servers.iter().map(|server| server.last).max().filter(|_| is_greatest);
+        let greatest = state.servers.iter().map(|server| server.data.last).max().filter(|_| is_greatest);
         let clock = greatest.unwrap_or_default().max(i64::from(state.now) * NUMBERS_PER_TICK);
         client.number = (client.number + 2).max(client.seen + 1).max(clock + 1);
         (client.stage, client.began, client.seen) = (Stage::Proposing, state.now, 0);

@@ -52,9 +52,11 @@ impl Redlock {
                 let client = &mut state.clients[CLIENT];
                 (client.stage, client.renewal) = (Stage::Ended, None);
             }
-            Action::Forget(server) => {
+            Action::Restart(server, kind) => {
                 state.budget.faults -= 1;
-                state.servers[server].forget();
+                let other = if let Restart::Copy(other) = kind { other } else { server };
+                let data = state.servers[other].data;
+                state.servers[server].restart(kind, data, self.bug);
                 let client = &mut state.clients[CLIENT];
                 let has_removed = client.channels[server].has_removed;
                 if let Some(number) = std::mem::take(&mut client.channels[server]).withdrawal {
@@ -138,7 +140,11 @@ impl Model for Redlock {
             _ => {}
         }
         if budget.faults > 0 {
-            actions.extend((0..SERVERS).map(Action::Forget));
+            for server in 0..SERVERS {
+                let kinds = [Restart::Empty, Restart::Kept, Restart::ClockAhead, Restart::OldFile];
+                let copies = (0..SERVERS).filter(|other| *other != server).map(Restart::Copy);
+                actions.extend(kinds.into_iter().chain(copies).map(|kind| Action::Restart(server, kind)));
+            }
         }
         if budget.ticks > 0 {
             actions.push(Action::Tick);
@@ -148,6 +154,9 @@ impl Model for Redlock {
     fn next_state(&self, state: &State, action: Action) -> Option<State> {
         let mut next = state.clone();
         self.apply(&mut next, action);
+        if !matches!(action, Action::Restart(..)) {
+            next.servers.iter_mut().zip(&state.servers).for_each(|(server, old)| server.record(old.data));
+        }
         next.servers.iter_mut().for_each(|server| server.expire(next.now));
         next.clients.iter_mut().for_each(|client| client.normalize(&next.servers));
         Some(next)
@@ -165,7 +174,7 @@ impl Model for Redlock {
                     let is_known = |vote: server::Vote| {
                         state.clients[vote.client].proposals.open_servers(id(vote.client)).contains(&at)
                     };
-                    server.vote(state.now).is_none_or(is_known)
+                    server.vote(state.now).is_none_or(|vote| !vote.is_own || is_known(vote))
                 })
             }),
             Property::always("a vote without a request is withdrawn", |_, state: &State| {
@@ -177,8 +186,14 @@ impl Model for Redlock {
                             || client.stage == Stage::Ended && client.outcome.is_none();
                         is_in_use || client.proposals.withdrawal(id(vote.client), at).is_some()
                     };
-                    server.vote(state.now).is_none_or(is_withdrawn)
+                    server.vote(state.now).is_none_or(|vote| !vote.is_own || is_withdrawn(vote))
                 })
+            }),
+            Property::always("no vote of a file is counted", |_, state: &State| {
+                let is_counted = |server: &Server| {
+                    server.is_confirmed() && server.vote(state.now).is_some_and(|vote| vote.of_file)
+                };
+                !state.servers.iter().any(is_counted)
             }),
             Property::always("a held vote stays", |_, state: &State| state.held_votes_stay),
             Property::always("a loss is no error", |_, state: &State| !state.has_false_loss),
@@ -194,11 +209,14 @@ impl Model for Redlock {
 
 impl Protocol for Redlock {
     const NAME: &'static str = "Redlock";
-    const BOUNDS: &'static str = "3 servers, 2 clients, leases of 1 tick; either 1 proposal each, 1 tick, 1 renewal, and 1 loss of memory or \
+    const BOUNDS: &'static str = "3 servers, 2 clients, leases of 1 tick; either 1 proposal each, 1 tick, 1 renewal, and 1 restart with any data or \
          lost reply; or 2 proposals of one client alone";
     type Bug = Bug;
     const TWINS: &'static [(Bug, &'static str)] = &[
         (Bug::NoVoteDelay, "one holder at a time"),
+        (Bug::ClockAheadIsTrusted, "one holder at a time"),
+        (Bug::OldFileIsTrusted, "one holder at a time"),
+        (Bug::CopyIsTrusted, "one holder at a time"),
         (Bug::DeadlineFromReply, "one holder at a time"),
         (Bug::LiveVoteIsWithdrawn, "a held vote stays"),
         (Bug::NumbersRepeat, "tokens grow"),

@@ -9,9 +9,9 @@ use std::{str, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use polylock_core::{
-    Backend, BreakNotice, Capabilities, ClaimOutcome, Clock, FencingToken, Grant, KeepAlive, LockName,
-    LostReason, Moment, Operation, PerRuntime, QueuePosition, Release, Request, Result, SystemClock, Wake,
-    waiter_queues::WaiterQueues,
+    Backend, BreakNotice, Capabilities, ClaimOutcome, Clock, Error, Fault, FencingToken, Grant, KeepAlive,
+    LockName, LostReason, Moment, Operation, PerRuntime, QueuePosition, Release, Request, Result,
+    SystemClock, Wake, waiter_queues::WaiterQueues,
 };
 
 use super::{
@@ -23,7 +23,10 @@ use super::{
     tally::{self, quorum},
     withdrawals::ServerSet,
 };
-use crate::{endpoint::Push, error::no_greater_number};
+use crate::{
+    endpoint::Push,
+    error::{Cause, no_greater_number},
+};
 
 /// The interval at which a waiter claims again although it is notified.
 const RECHECK: Duration = Duration::from_millis(500);
@@ -88,6 +91,8 @@ struct Refusals {
     stale: Vec<i64>,
     /// The number of servers that can't be reached or have votes that do not count.
     unavailable: usize,
+    /// The number of servers for whose clocks the number is too far ahead.
+    too_far: usize,
 }
 
 impl Refusals {
@@ -108,7 +113,8 @@ impl Refusals {
                     refusals.left = Some(refusals.left.map_or(*left, |before| before.min(*left)));
                 }
                 Vote::Stale(last) => refusals.stale.push(*last),
-                _ => {}
+                Vote::TooFar => refusals.too_far += 1,
+                Vote::Yes(..) => {}
             }
         }
         refusals
@@ -146,6 +152,15 @@ impl RedlockBackend {
         };
         let until = ServerSet::repeat_until(request);
         let withdrawn = self.servers.proposals().propose(request.id, &request.name, number, began, until);
+        let spare = self.server_count() - quorum(self.server_count());
+        if number <= withdrawn {
+            if is_far(withdrawn, self.clocks()) {
+                return Err(clocks_differ());
+            }
+            // Another process has proposed it for this request, or the clocks have come near it.
+            self.context.numbers.follow(&request.name, &[withdrawn], spare, self.clocks());
+            return Ok(ProposalOutcome::StaleNumber);
+        }
         let timeout = self.servers.timeout_of(request);
         let context = self.context.clone();
         let send = |index, node: Arc<Node>| {
@@ -163,7 +178,6 @@ impl RedlockBackend {
                 attempt.reply
             })
         };
-        let spare = self.server_count() - quorum(self.server_count());
         let (mut ballot, mut lease, mut far) = (tally::Ballot::new(self.server_count()), request.ttl, 0);
         let votes = poll(Operation::Claim, &self.servers.nodes, timeout, send, |index, vote| {
             match vote {
@@ -199,6 +213,10 @@ impl RedlockBackend {
             return Ok(ProposalOutcome::Granted(Grant::new(token, lease)));
         }
         self.withdraw(request, &votes).await;
+        if refusals.too_far >= quorum(self.server_count()) {
+            self.context.numbers.restart(&request.name, self.clocks());
+            return Err(clocks_differ());
+        }
         if self.server_count() - refusals.unavailable < quorum(self.server_count()) {
             return Err(no_majority(Operation::Claim, &self.servers.nodes, &votes));
         }
@@ -259,6 +277,13 @@ impl RedlockBackend {
     }
 }
 
+/// Returns the error of a claim with a number that is too far ahead of most clocks.
+fn clocks_differ() -> Error {
+    let advice = "the clocks of the servers differ by more than a minute, and this request has followed the wrong ones: correct the clocks, \
+                  or try again with a new request, which follows the majority of them";
+    Cause::Unusable(Fault::Temporary, advice.to_owned()).at(super::NAME, Operation::Claim, "a majority")
+}
+
 /// Returns the reason for the end of a hold, from the break notice that a server has returned; the notice is empty if there is none.
 pub(super) fn lost_reason(notice: &str) -> LostReason {
     if notice.is_empty() { LostReason::Gone } else { LostReason::Broken(BreakNotice::from_text(notice)) }
@@ -296,6 +321,8 @@ impl Backend for RedlockBackend {
     }
 
     async fn claim(&self, request: &Request) -> Result<ClaimOutcome> {
+        self.servers.enlist_before_claim().await;
+        self.servers.check_list(Operation::Claim)?;
         let request = &Arc::new(request.clone());
         let holds = self.servers.proposals().token(request.id).is_some();
         if request.queues && !holds {
@@ -331,6 +358,7 @@ impl Backend for RedlockBackend {
     }
 
     async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>> {
+        drop(self.servers.enlist_again(true));
         self.extend(requests).await
     }
 

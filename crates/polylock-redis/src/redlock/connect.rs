@@ -5,14 +5,16 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use futures_util::future;
 use polylock_core::{
-    Capabilities, ConfigError, Error, Fault, Fencing, FirstStep, HoldAlerts, Modes, Notifications, Operation,
-    Order, PerRuntime, QueueLease, Result, Scope, Store, StoreConfig, waiter_queues::WaiterQueues,
+    Capabilities, Clock, ConfigError, Error, Fault, Fencing, FirstStep, HoldAlerts, Modes, Notifications,
+    Operation, Order, PerRuntime, QueueLease, Result, Scope, Store, StoreConfig, SystemClock,
+    waiter_queues::WaiterQueues,
 };
 
 use super::{
     NAME,
     backend::{Context, RedlockBackend, on_push},
     config::{Config, Restart},
+    list::List,
     membership::Observed,
     node::Node,
     numbers::Numbers,
@@ -132,7 +134,9 @@ impl Servers {
         };
         let nodes = config.settings.servers.iter().map(node).collect::<Result<Vec<_>, _>>()?;
         let scripts = Scripts::new(&config.settings.prefix, config.max_ttl);
-        let servers = ServerSet::new(nodes, scripts, config.settings.operation_timeout);
+        let addresses = nodes.iter().map(|node| node.address().to_owned());
+        let list = List::new(config, addresses, distinct);
+        let servers = ServerSet::new(nodes, scripts, list, config.settings.operation_timeout);
         let healths = connect_all(&servers, config).await?;
         Ok(Self { servers, waiters, alerts, channel, healths })
     }
@@ -193,9 +197,14 @@ async fn admit_servers(config: Config) -> Result<Vec<String>> {
 async fn connect_all(servers: &ServerSet, config: &Config) -> Result<Vec<Health>> {
     let nodes = &servers.nodes;
     let timeout = config.settings.connect_timeout;
-    let connect = |_, node: Arc<Node>| {
-        let scripts = servers.scripts.clone();
-        Some(async move { node.connect(&scripts, timeout).await })
+    let connect = |index, node: Arc<Node>| {
+        let (scripts, list) = (servers.scripts.clone(), servers.list.clone());
+        Some(async move {
+            let sent = SystemClock.now();
+            let (health, observed, identity) = node.connect(&scripts, list.keep, timeout).await?;
+            list.learned(index, &identity, sent);
+            Ok((health, observed))
+        })
     };
     // Working servers reply at once. Slow servers are waited for only if there is no majority without them.
     let mut replies =
@@ -216,6 +225,9 @@ async fn connect_all(servers: &ServerSet, config: &Config) -> Result<Vec<Health>
     if reached(&replies) < quorum(nodes.len()) {
         return Err(no_majority(Operation::Connect, nodes, &replies));
     }
+    // The replies have shown which servers these are. A program that does not claim is not recorded.
+    servers.compare_list(config.settings.operation_timeout).await;
+    servers.check_list(Operation::Connect)?;
     let mut delayed = Vec::new();
     for (node, reply) in nodes.iter().zip(&replies) {
         match reply {

@@ -16,8 +16,8 @@ use crate::{connection::Peer, error::Cause, link::Reply as CallReply};
 /// The number of attempts of a message that a server takes for expired because its clock was set forward, or is not known well.
 const ATTEMPTS: u32 = 3;
 
-/// A script call, made for an expiry in us by the server's clock.
-pub(super) type ExpiringCall<'s> = &'s (dyn Fn(i64) -> ScriptInvocation<'s> + Sync);
+/// A script call, made for a server with an expiry in us by its clock.
+pub(super) type ExpiringCall<'s> = &'s (dyn Fn(&Peer, i64) -> ScriptInvocation<'s> + Sync);
 
 /// Returns the time until which the messages of an operation with this time limit may have an effect.
 pub(super) fn expiry(timeout: Duration) -> Moment {
@@ -43,8 +43,8 @@ impl Node {
     ) -> CallReply {
         let left = || by.since(SystemClock.now());
         let invoke = |peer: &Peer| match by {
-            Moment::NEVER => call(i64::MAX),
-            _ => call(peer.clock.expiry_us(left()).unwrap_or(0)),
+            Moment::NEVER => call(peer, i64::MAX),
+            _ => call(peer, peer.clock.expiry_us(left()).unwrap_or(0)),
         };
         let mut may_execute_late = false;
         for _ in 0..ATTEMPTS {

@@ -164,8 +164,9 @@ impl Inspect for RedlockBackend {
                 (self.servers.clone(), name.clone(), self.context.break_channel.clone());
             let (notice, force) = (order.notice.to_text(), order.force);
             async move {
-                let call =
-                    |expiry| servers.scripts.break_lock(&name, number, &notice, force, &channel, expiry);
+                let call = |_: &Peer, expiry| {
+                    servers.scripts.break_lock(&name, number, &notice, force, &channel, expiry)
+                };
                 node.break_lock((by, TIMEOUT), &call).await
             }
         };

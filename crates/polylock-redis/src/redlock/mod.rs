@@ -1,13 +1,16 @@
 #![doc = include_str!("docs.md")]
 
+mod admission;
 mod backend;
 mod config;
 mod connect;
+mod enlist;
 #[cfg(test)]
 mod fuzz;
 mod in_time;
 mod inspect;
 mod keep_alive;
+mod list;
 mod membership;
 mod node;
 mod numbers;

@@ -28,7 +28,6 @@ use super::{
 };
 use crate::{
     call::Call,
-    checkup::Health,
     connection::Peer,
     error::Cause,
     link::{Link, Reply as CallReply},
@@ -217,42 +216,6 @@ impl Node {
         self.state().membership.remaining(self.server.delay?, SystemClock.now())
     }
 
-    /// Connects. Returns the state of the server, and the observation of its membership.
-    ///
-    /// # Errors
-    /// If the server can't be reached or used.
-    pub(super) async fn connect(&self, scripts: &Scripts, timeout: Duration) -> Result<(Health, Observed)> {
-        let (live, _) =
-            self.link.get_connection().await.map_err(|cause| self.link.failed(Operation::Connect, cause))?;
-        let health = live.peer.health.clone();
-        self.observe_clock(health.clock_us);
-        if self.server.delay.is_none() {
-            return Ok((health, Observed::Counts));
-        }
-        let call = |peer: &Peer| scripts.membership(&self.membership_args(peer));
-        let (_, observed) = self.run::<Vec<u8>>(Operation::Connect, timeout, &call).await.outcome?;
-        Ok((health, observed))
-    }
-
-    /// Ends the server's delay. Returns true if there was one.
-    ///
-    /// # Errors
-    /// If the server can't be reached.
-    pub(super) async fn admit(&self, scripts: &Scripts, timeout: Duration) -> Result<bool> {
-        let Some(delay) = self.server.delay.filter(|_| self.remaining_delay().is_some()) else {
-            return Ok(false);
-        };
-        let call = |peer: &Peer| {
-            let mut args = self.membership_args(peer);
-            if let Some(observed) = self.state().membership.admission_argument(&args.run, &nonce(), delay) {
-                args.observed = observed;
-            }
-            scripts.membership(&args)
-        };
-        let (_, observed) = self.run::<Vec<u8>>(Operation::Connect, timeout, &call).await.outcome?;
-        Ok(observed == Observed::Counts)
-    }
-
     /// Proposes `number` for `request`. The numbers of `request` up to `withdrawn` are withdrawn.
     pub(super) async fn propose(
         &self,
@@ -318,7 +281,7 @@ impl Node {
         (by, timeout): (Moment, Duration),
     ) -> Withdrawal {
         let id = request.to_bytes();
-        let call = |expiry| scripts.release(&id, name, number, channel, expiry);
+        let call = |_: &Peer, expiry| scripts.release(&id, name, number, channel, expiry);
         let reply = self.call_in_time(Operation::Release, by, timeout, &call).await;
         let (was_sent, may_be_repeated) = (reply.was_sent, reply.may_execute_late);
         let outcome = reply.outcome.and_then(|value| self.link.read::<Reply>(Operation::Release, value));
@@ -336,7 +299,7 @@ impl Node {
     pub(super) async fn break_lock<'s>(
         &self,
         (by, timeout): (Moment, Duration),
-        call: &'s (dyn Fn(i64) -> ScriptInvocation<'s> + Sync),
+        call: &'s (dyn Fn(&Peer, i64) -> ScriptInvocation<'s> + Sync),
     ) -> Result<Option<String>> {
         let value = self.call_in_time(Operation::Break, by, timeout, call).await.outcome?;
         let (code, _, _, _, _, notice): Reply = self.link.read(Operation::Break, value)?;
@@ -354,7 +317,7 @@ impl Node {
         time: Duration,
         (by, timeout): (Moment, Duration),
     ) -> Result<()> {
-        let call = |expiry| scripts.refuse(request, time, expiry);
+        let call = |_: &Peer, expiry| scripts.refuse(request, time, expiry);
         let value = self.call_in_time(Operation::Release, by, timeout, &call).await.outcome?;
         self.link.read::<Reply>(Operation::Release, value).map(drop)
     }
@@ -371,7 +334,7 @@ impl Node {
         left: Duration,
         (by, timeout): (Moment, Duration),
     ) -> Result<Parked> {
-        let call = |expiry| scripts.park(request, number, left, expiry);
+        let call = |_: &Peer, expiry| scripts.park(request, number, left, expiry);
         let value = self.call_in_time(Operation::Renew, by, timeout, &call).await.outcome?;
         let (code, _, _, _, _, notice): Reply = self.link.read(Operation::Renew, value)?;
         Ok(if code == code::YES { Parked::Yes } else { Parked::No(text(&notice)) })
@@ -428,13 +391,22 @@ impl Node {
     }
 
     /// Runs a script that returns the membership, and records it.
-    async fn run<T: FromRedisValue>(
+    pub(super) async fn run<T: FromRedisValue>(
         &self,
         operation: Operation,
         timeout: Duration,
         call: ScriptCall<'_>,
     ) -> MembershipReply<T> {
         let reply = self.call(operation, timeout, call).await;
+        self.read_membership(operation, reply)
+    }
+
+    /// Reads the reply to a script that returns the membership, and records it.
+    pub(super) fn read_membership<T: FromRedisValue>(
+        &self,
+        operation: Operation,
+        reply: CallReply,
+    ) -> MembershipReply<T> {
         // The delay of a server counts from here, after the arrival of the reply, and not from the sending.
         let now = SystemClock.now();
         let (was_sent, may_execute_late) = (reply.was_sent, reply.may_execute_late);
@@ -449,7 +421,7 @@ impl Node {
         MembershipReply { outcome, was_sent, may_execute_late }
     }
 
-    fn membership_args(&self, peer: &Peer) -> MembershipArgs {
+    pub(super) fn membership_args(&self, peer: &Peer) -> MembershipArgs {
         let (Some(delay), Some(run)) = (self.server.delay, peer.health.run.clone()) else {
             return MembershipArgs { run: Arc::default(), witness: String::new(), observed: String::new() };
         };
@@ -458,7 +430,18 @@ impl Node {
         MembershipArgs { witness: membership.witness(&run, SystemClock::shared_id()), run, observed }
     }
 
-    fn observe_clock(&self, clock_us: i64) {
+    /// Returns the arguments that end the server's delay.
+    pub(super) fn admission_args(&self, peer: &Peer) -> MembershipArgs {
+        let mut args = self.membership_args(peer);
+        let observed = self
+            .server
+            .delay
+            .and_then(|delay| self.state().membership.admission_argument(&args.run, &nonce(), delay));
+        args.observed = observed.unwrap_or(args.observed);
+        args
+    }
+
+    pub(super) fn observe_clock(&self, clock_us: i64) {
         self.state().clock = Some((SystemClock.now(), clock_us));
     }
 
@@ -468,8 +451,8 @@ impl Node {
 }
 
 /// The outcome of a script that returns the membership.
-struct MembershipReply<T> {
-    outcome: Result<(Reply<T>, Observed)>,
+pub(super) struct MembershipReply<T> {
+    pub(super) outcome: Result<(Reply<T>, Observed)>,
     was_sent: bool,
     may_execute_late: bool,
 }
@@ -486,11 +469,11 @@ fn extension(code: i64, text: String) -> Option<(Extension, String)> {
 }
 
 /// Returns a nonce for a server that has no membership yet.
-fn nonce() -> String {
+pub(super) fn nonce() -> String {
     format!("{:016x}", fastrand::u64(..))
 }
 
 /// Decodes a text that other clients may have written.
-fn text(bytes: &[u8]) -> String {
+pub(super) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }

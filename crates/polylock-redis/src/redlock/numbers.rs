@@ -68,6 +68,20 @@ impl Numbers {
         *followed = greatest(&far).max(*followed);
         *followed
     }
+
+    /// Continues from the time of `clocks`, after a majority has refused a number for the lock `name` as too far ahead:
+    /// 1. Most of the servers that this process could reach had a wrong clock, and it proposed a number of their time.
+    /// 2. The others can be reached again. They refuse that number, and all greater ones, until their clocks are near it.
+    ///
+    /// Only later requests are granted the lock before that: a number of a request is never less than one that it has proposed before.
+    pub(super) fn restart(&self, name: &LockName, clocks: Vec<i64>) {
+        let time = median(clocks);
+        let mut state = lock(&self.0);
+        state.far.remove(name);
+        if state.last >= time.saturating_add(AHEAD) {
+            state.last = time;
+        }
+    }
 }
 
 /// Returns true if the number is far ahead of the time that most of `clocks` agree on.
@@ -115,6 +129,21 @@ mod tests {
         assert_eq!(numbers.next(&b, vec![1000]), Some(5006), "another lock does not follow");
         assert_eq!(numbers.next(&a, vec![1000]), Some(HOUR + 5));
         assert_eq!(numbers.next(&a, vec![2 * HOUR]), Some(2 * HOUR), "the clocks have caught up");
+    }
+
+    #[test]
+    fn numbers_that_a_majority_refuses_are_not_continued() {
+        let (numbers, [a, b]) = (Numbers::default(), names());
+        let clocks = || vec![1000, 1001, 1002, HOUR, HOUR];
+        assert_eq!(numbers.next(&a, vec![1000, HOUR, HOUR]), Some(HOUR), "the others can't be reached");
+        assert_eq!(numbers.next(&b, clocks()), Some(HOUR + 2));
+        numbers.restart(&a, clocks());
+        assert_eq!(numbers.next(&a, clocks()), Some(1004));
+        numbers.restart(&a, clocks());
+        assert_eq!(numbers.next(&b, clocks()), Some(1006), "the last number was not far ahead");
+        numbers.follow(&a, &[HOUR; 3], 2, clocks());
+        numbers.restart(&a, clocks());
+        assert_eq!(numbers.next(&a, clocks()), Some(1008), "the servers have forgotten that number");
     }
 
     #[test]

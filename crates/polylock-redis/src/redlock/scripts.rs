@@ -30,6 +30,17 @@ pub(super) struct Scripts {
     membership: Script,
 }
 
+/// A list of servers, and what a server does with it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ListArgs<'l> {
+    /// Empty for a message that is only about the server itself.
+    pub(super) text: &'l str,
+    /// The time for which the server keeps it.
+    pub(super) keep: Duration,
+    /// False if it is only compared with the lists in use.
+    pub(super) records: bool,
+}
+
 /// The inputs of `membership.lua`, from which a script determines if the server's votes count.
 #[derive(Debug, Clone)]
 pub(super) struct MembershipArgs {
@@ -185,10 +196,19 @@ impl Scripts {
         self.call(&self.inspect, name)
     }
 
-    pub(super) fn membership(&self, membership: &MembershipArgs) -> ScriptInvocation<'_> {
+    /// Reads the membership of a server, and compares or records the list of servers `list`, unless it is empty. `fresh` is a random identity.
+    pub(super) fn membership(
+        &self,
+        membership: &MembershipArgs,
+        list: &ListArgs<'_>,
+        fresh: &str,
+        expiry: i64,
+    ) -> ScriptInvocation<'_> {
         let mut call = self.membership.prepare_invoke();
         call.key(self.keys.shared("member"));
         add_membership_args(&mut call, membership);
+        let step = if list.records { "record" } else { "compare" };
+        call.arg(list.text).arg(in_millis(list.keep)).arg(fresh).arg(step).arg(expiry);
         call
     }
 
@@ -222,6 +242,7 @@ pub(super) mod code {
     pub(in super::super) const NO: i64 = 4;
     pub(in super::super) const MARKED: i64 = 5;
     pub(in super::super) const EXPIRED: i64 = 6;
+    pub(in super::super) const OTHER: i64 = 7;
 }
 
 /// The constant part of the time by which a vote outlives the holder's lease. The other part is a hundredth of the lease.

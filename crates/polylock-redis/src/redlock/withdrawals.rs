@@ -34,6 +34,7 @@ use polylock_core::{
 };
 
 use super::{
+    list::List,
     node::{Node, Withdrawal},
     poll::poll,
     proposals::Proposals,
@@ -52,6 +53,7 @@ const CONCURRENT_REPEATS: usize = 64;
 pub(super) struct ServerSet {
     pub(super) nodes: Vec<Arc<Node>>,
     pub(super) scripts: Arc<Scripts>,
+    pub(super) list: Arc<List>,
     /// The time limit for a server's reply.
     pub(super) timeout: Duration,
     /// Shared by the clusters of all runtimes.
@@ -91,19 +93,20 @@ impl std::ops::DerefMut for LockedProposals<'_> {
 }
 
 impl ServerSet {
-    pub(super) fn new(nodes: Vec<Arc<Node>>, scripts: Scripts, timeout: Duration) -> Self {
+    pub(super) fn new(nodes: Vec<Arc<Node>>, scripts: Scripts, list: List, timeout: Duration) -> Self {
         let (proposals, repeats) = (Proposals::new(nodes.len()), vec![false; nodes.len()]);
-        let scripts = Arc::new(scripts);
+        let (scripts, list) = (Arc::new(scripts), Arc::new(list));
         let state = Arc::new(Mutex::new(State { proposals, repeats }));
-        Self { nodes, scripts, timeout, state, io_set: None }
+        Self { nodes, scripts, list, timeout, state, io_set: None }
     }
 
     /// Creates the cluster on links that belong to the present runtime. `io` is the cluster of the I/O thread.
     pub(super) async fn for_caller(io: Arc<Self>) -> Self {
         let nodes = future::join_all(io.nodes.iter().cloned().map(Node::for_caller)).await;
         let nodes = nodes.into_iter().map(Arc::new).collect();
-        let (scripts, timeout, state) = (io.scripts.clone(), io.timeout, io.state.clone());
-        Self { nodes, scripts, timeout, state, io_set: Some(io) }
+        let (scripts, list, timeout, state) =
+            (io.scripts.clone(), io.list.clone(), io.timeout, io.state.clone());
+        Self { nodes, scripts, list, timeout, state, io_set: Some(io) }
     }
 
     /// Returns the cluster of the I/O thread, for work that must not end with a caller's runtime.

@@ -9,8 +9,8 @@ use polylock_integration_tests::chaos::{
 
 use crate::task::Task;
 
-/// `chaos URL NAME DIRECTORY SEED CLIENTS SHORT LONG BUG DENSE`: uses the store until a line `stop` arrives. NAME is the name of the process;
-/// SHORT and LONG are leases in milliseconds; DENSE is `true` or `false`.
+/// `chaos URL NAME DIRECTORY SEED CLIENTS SHORT LONG BUG DENSE HANDS_OVER`: uses the store until a line `stop` arrives. NAME is the name of the process;
+/// SHORT and LONG are leases in milliseconds; DENSE and HANDS_OVER are `true` or `false`.
 pub(crate) async fn run(task: &Task) {
     let work = Work {
         url: task.url.clone(),
@@ -21,6 +21,7 @@ pub(crate) async fn run(task: &Task) {
         leases: (task.number(3), task.number(4)),
         bug: ClientBug::named(task.text(5)),
         is_dense: task.text(6) == "true",
+        hands_over: task.text(7) == "true",
     };
     // Longer than all leases of dead clients.
     let patience = Duration::from_millis(3 * work.leases.1) + Duration::from_secs(15);

@@ -8,6 +8,7 @@ use polylock_testkit::Missing;
 use super::{ZooKeeper, ask};
 use crate::{
     clock,
+    proxy::Proxy,
     servers::private::{self, Failure, PrivateServer, START_TIMEOUT, Server},
 };
 
@@ -88,10 +89,48 @@ impl Ensemble {
     }
 }
 
+/// Starts an ensemble of three members with `settings`, and an observer, which is the last of [its members](Ensemble::members). The
+/// observer receives the writes through one of these proxies: each leads to one of the others.
+///
+/// # Errors
+/// [`Missing`] if it is not installed.
+///
+/// # Panics
+/// If it does not start, with the log of a member.
+pub fn ensemble_with_observer(settings: &[&str]) -> Result<(Ensemble, [Proxy; 3]), Missing> {
+    // They are redirected when the ports of the members are known.
+    let proxies = [1; 3].map(Proxy::to);
+    let assembled = assemble_each(4, settings, |member, number, [_, follow, elect]| match (member, number) {
+        (4, 4) => format!("server.4=127.0.0.1:{follow}:{elect}:observer\npeerType=observer"),
+        (_, 4) => format!("server.4=127.0.0.1:{follow}:{elect}:observer"),
+        (4, _) => {
+            let proxy = &proxies[number - 1];
+            proxy.redirect_to(([127, 0, 0, 1], *follow).into());
+            format!("server.{number}=127.0.0.1:{}:{elect}", proxy.address().port())
+        }
+        _ => format!("server.{number}=127.0.0.1:{follow}:{elect}"),
+    });
+    Ok((assembled.map_err(private::missing)?, proxies))
+}
+
 /// The same as [`ensemble`].
 pub(in super::super) fn assemble(count: usize, settings: &[&str]) -> Result<Ensemble, Failure> {
+    assemble_each(count, settings, |_, number, [_, follow, elect]| {
+        format!("server.{number}=127.0.0.1:{follow}:{elect}")
+    })
+}
+
+/// The ports of a member: for clients, for the leader's followers, for elections.
+type Ports = [u16; 3];
+
+/// Starts an ensemble. `line` returns the setting by which one member knows another one, by their numbers from 1 and the ports of the latter.
+fn assemble_each(
+    count: usize,
+    settings: &[&str],
+    line: impl Fn(usize, usize, &Ports) -> String,
+) -> Result<Ensemble, Failure> {
     loop {
-        let members = launch(count, settings)?;
+        let members = launch(count, settings, &line)?;
         match members.iter().try_for_each(PrivateServer::wait_for_start) {
             Ok(()) => {
                 let hosts: Vec<String> =
@@ -106,20 +145,20 @@ pub(in super::super) fn assemble(count: usize, settings: &[&str]) -> Result<Ense
 }
 
 /// Starts the members. None of them replies before there are enough.
-fn launch(count: usize, settings: &[&str]) -> Result<Vec<PrivateServer>, Failure> {
-    // For the clients, for the leader's followers, for elections.
+fn launch(
+    count: usize,
+    settings: &[&str],
+    line: impl Fn(usize, usize, &Ports) -> String,
+) -> Result<Vec<PrivateServer>, Failure> {
     let ports: Vec<u16> = (0..count).flat_map(|_| private::ports().take(3)).collect();
     let (ports, _) = ports.as_chunks::<3>();
     if ports.len() < count {
         return Err(private::no_free_port());
     }
-    let members = ports
-        .iter()
-        .zip(1..)
-        .map(|([_, follow, elect], member)| format!("server.{member}=127.0.0.1:{follow}:{elect}"));
-    let members: Vec<String> = members.collect();
-    let settings: Vec<&str> = settings.iter().copied().chain(members.iter().map(String::as_str)).collect();
     let launched = ports.iter().zip(1..).map(|([port, ..], member)| {
+        let lines: Vec<String> =
+            ports.iter().zip(1..).map(|(ports, number)| line(member, number, ports)).collect();
+        let settings: Vec<&str> = settings.iter().copied().chain(lines.iter().map(String::as_str)).collect();
         private::launch(Arc::new(ZooKeeper { member: Some(member), ..ZooKeeper::of(&settings) }), *port)
     });
     launched.collect()

@@ -36,8 +36,8 @@ pub struct Blobs {
     blobs: BTreeMap<String, Blob>,
     /// The last time of an `ETag`.
     last_us: i64,
-    /// The ids of the leases for which a release has arrived.
-    released: BTreeSet<String>,
+    /// The ids of the leases for which a release has arrived, and the processes that have sent it.
+    released: BTreeMap<String, BTreeSet<Life>>,
     /// The leases that were acquired, in order.
     pub grants: Vec<Grant>,
 }
@@ -69,6 +69,8 @@ pub struct Grant {
     pub blob: String,
     /// The process that acquired it.
     pub process: Life,
+    /// The processes that had sent a release of it before it was acquired. They send it again.
+    pub released_by: BTreeSet<Life>,
     /// The time of its last acquisition.
     pub at_us: i64,
     /// Its end, as far as is known.
@@ -175,7 +177,7 @@ impl Blobs {
             exists: false,
             blobs: BTreeMap::new(),
             last_us: 0,
-            released: BTreeSet::new(),
+            released: BTreeMap::new(),
             grants: Vec::new(),
         }
     }
@@ -265,7 +267,8 @@ impl Blobs {
                     }
                     (_, lease) => {
                         let grant = self.grants.len();
-                        let is_late = self.released.contains(&id);
+                        let released_by = self.released.get(&id).cloned().unwrap_or_default();
+                        let is_late = !released_by.is_empty();
                         *lease = Some(Lease {
                             id: id.clone(),
                             duration_us,
@@ -278,6 +281,7 @@ impl Blobs {
                         self.grants.push(Grant {
                             blob: name,
                             process,
+                            released_by,
                             at_us: now,
                             ends_us,
                             token: None,
@@ -307,7 +311,7 @@ impl Blobs {
                 let id = request.header("x-ms-lease-id").unwrap_or_default().to_owned();
                 let is_any = action == "release" && self.planted == Some(Planted::AzureForeignRelease);
                 if action == "release" {
-                    self.released.insert(id.clone());
+                    self.released.entry(id.clone()).or_default().insert(process);
                 }
                 let lease = blob.lease.as_mut().filter(|lease| lease.id == id || is_any);
                 let lease = lease.ok_or((409, "LeaseIdMismatchWithLeaseOperation"))?;

@@ -153,12 +153,13 @@ impl AzureServers {
         let (at, ends) = (self.service.clock.to_run(grant.at_us), self.service.clock.to_run(grant.ends_us));
         let window = (Duration::from_nanos(at), Duration::from_nanos(at) + LONGEST_UNHELD);
         let was_held = grant.token.is_some_and(|token| events.record.had_hold(&name, token));
-        let (process, life) = grant.process;
-        let is_orphan = ends > nanos(window.1)
-            && !was_held
-            && !grant.is_broken
-            && events.lives[process] == life
-            && !self.plan.is_disturbed(process, window);
+        let is_able =
+            |(process, life): Life| events.lives[process] == life && !self.plan.is_disturbed(process, window);
+        // The process that has sent a late acquisition may have left its hold to others. Then it does not know of the release.
+        let was_left = !grant.released_by.is_empty() && !grant.released_by.iter().copied().any(is_able);
+        let process = grant.process.0;
+        let is_orphan =
+            ends > nanos(window.1) && !was_held && !grant.is_broken && is_able(grant.process) && !was_left;
         is_orphan.then(|| {
             let what = format!("orphan: no client has the lease of {name} of p{process}, or releases it");
             Violation::new(at, "orphan", what)

@@ -30,7 +30,7 @@ use super::{
     clock::WallClock,
     live_entry::LiveEntry,
     network::{Network, nanos},
-    plan::{Plan, Planted, StoreKind, stream},
+    plan::{Fault, FaultKind, Plan, Planted, StoreKind, stream},
     quiet::LONGEST_ROUND_TRIP,
     servers::{Events, Life, Opening, Servers},
     socket::Wires,
@@ -171,19 +171,29 @@ impl Servers for RedisServers {
         for node in &self.nodes {
             for entry in node.inspect(locks::live) {
                 let request = node.request_of(&entry);
-                let may_stay = request.is_some_and(|id| self.nodes.iter().any(|node| node.may_keep(&id)));
+                let is_old =
+                    entry.token.is_some_and(|it| node.was_started_with(&entry.name, it.cast_signed()));
+                let may_stay =
+                    is_old || request.is_some_and(|id| self.nodes.iter().any(|node| node.may_keep(&id)));
                 let (servers, all_may_stay) = live.entry(entry).or_insert((0, true));
                 (*servers, *all_may_stay) = (*servers + 1, *all_may_stay && may_stay);
             }
         }
-        // A release of a hold that other processes know ends with a majority, and is not repeated at the other servers: a withdrawal that was sent
+        // A release of a hold that other processes know, or a park, ends with a majority, and is not repeated at the other servers: one that was sent
         // on a connection which has broken without a sign, or could not be sent in time, leaves a vote there until its lease ends, and this vote alone keeps
         // nobody out.
         let is_majority = |servers: usize| 2 * servers > self.nodes.len();
-        let live = live.into_iter();
-        live.filter(|(_, (servers, all_may_stay))| is_majority(*servers) || !all_may_stay)
-            .map(|(entry, _)| entry)
-            .collect()
+        let held: BTreeSet<_> = live
+            .iter()
+            .filter(|(_, (servers, _))| is_majority(*servers))
+            .map(|(entry, _)| (entry.name.clone(), entry.owner.clone()))
+            .collect();
+        // A server that has voted for an earlier number of the holder keeps that vote until the release, which removes it.
+        let is_of_holder = |entry: &LiveEntry| held.contains(&(entry.name.clone(), entry.owner.clone()));
+        let live = live.into_iter().filter(|(entry, (servers, all_may_stay))| {
+            is_majority(*servers) || !all_may_stay && !is_of_holder(entry)
+        });
+        live.map(|(entry, _)| entry).collect()
     }
 
     fn violations(&self, events: &Events<'_>) -> Vec<Violation> {
@@ -217,20 +227,32 @@ impl RedisServers {
         let held: BTreeSet<_> = grants.iter().filter(was_held).map(|(_, grant)| &grant.request).collect();
         let living = |owner: &[u8]| events.living(std::str::from_utf8(owner).ok()?);
         let was_connected = |process: usize, grant: &Grant| {
-            let window = grant.at..grant.at + nanos(LONGEST_UNSENT);
+            let window = grant.at..self.unsent_until(process, grant.at);
             !self.wires.has_connected(process, grant.server, &window)
         };
-        let is_orphan = |grant: &Grant| {
-            living(&grant.owner).is_some_and(|process| was_connected(process, grant))
+        let is_orphan = |((name, token), grant): &&((LockName, i64), Grant)| {
+            !self.nodes[grant.server].was_started_with(name, *token)
+                && living(&grant.owner).is_some_and(|process| was_connected(process, grant))
                 && !held.contains(&grant.request)
                 && !ended.contains(&(grant.server, grant.request.clone()))
         };
-        let orphans = grants.iter().filter(|(_, grant)| is_orphan(grant));
+        let orphans = grants.iter().filter(is_orphan);
         orphans
             .map(|((name, token), Grant { at, server, .. })| {
                 let what = format!("orphan: nobody has token {token} of {name} at n{server}, or releases it");
                 Violation::new(*at, "orphan", what)
             })
             .collect()
+    }
+
+    /// Returns the latest time at which `process` sends the release of a grant of this time: it does nothing while it is paused.
+    fn unsent_until(&self, process: usize, granted: u64) -> u64 {
+        let is_pause = |fault: &&Fault| matches!(fault.kind, FaultKind::Pause(number) if number == process);
+        let mut pauses: Vec<&Fault> = self.plan.faults.iter().filter(is_pause).collect();
+        pauses.sort_by_key(|pause| pause.at);
+        pauses.into_iter().fold(granted + nanos(LONGEST_UNSENT), |until, pause| {
+            let (begin, end) = (nanos(pause.at), nanos(pause.at + pause.lasts));
+            if begin < until && end > granted { until + nanos(pause.lasts) } else { until }
+        })
     }
 }

@@ -36,7 +36,7 @@ pub struct Node {
     changes: Changes,
     timeline: Arc<Timeline>,
     calls: Mutex<BTreeSet<SentCall>>,
-    /// The ids of the requests of which a withdrawal of any number was sent, whether or not it has arrived.
+    /// The ids of the requests of which a withdrawal of any number or a park was sent, whether or not it has arrived.
     withdrawn: Mutex<BTreeSet<Vec<u8>>>,
     state: Mutex<State>,
 }
@@ -55,6 +55,8 @@ struct State {
     database: Database,
     /// The data at the last start.
     at_start: Database,
+    /// The votes in data with which the server was started.
+    started_with: BTreeSet<(LockName, i64)>,
     scripts: Scripts,
     /// The ids of the requests that were released.
     released: BTreeSet<Vec<u8>>,
@@ -110,6 +112,7 @@ impl Node {
             released: BTreeSet::new(),
             late: Vec::new(),
             grants: BTreeMap::new(),
+            started_with: BTreeSet::new(),
         };
         let (calls, withdrawn, state) = (Mutex::default(), Mutex::default(), Mutex::new(state));
         Arc::new(Self { number, clock, memory, changes, timeline, calls, withdrawn, state })
@@ -128,7 +131,7 @@ impl Node {
 
     /// Sets the membership of the server for `namespace` as if an operator had admitted it.
     pub fn admit(&self, namespace: &str) {
-        let member = format!("confirmed {} 0 0 0", self.run_id(0));
+        let member = format!("confirmed {} 0 {} 0", self.run_id(0), self.number);
         self.execute(&["SET", &format!("{{{namespace}}}:member"), &member]);
     }
 
@@ -163,7 +166,14 @@ impl Node {
         state.grants.get(&key).map(|grant| grant.request.clone())
     }
 
-    /// Returns true if a withdrawal of this request was sent that is not repeated, because it names no number.
+    /// Returns true if the server was started with this vote: it has an old file or a copy of a sister's data, and its votes do not count.
+    #[must_use]
+    pub fn was_started_with(&self, name: &LockName, token: i64) -> bool {
+        self.lock().started_with.contains(&(name.clone(), token))
+    }
+
+    /// Returns true if a message was sent that ends the hold of this request if a majority executes it, and is not repeated: a withdrawal that
+    /// names no number, or a park.
     #[must_use]
     pub fn may_keep(&self, request: &[u8]) -> bool {
         lock(&self.withdrawn).contains(request)
@@ -173,6 +183,10 @@ impl Node {
     #[must_use]
     pub fn is_release(&self, script: &[u8]) -> bool {
         self.lock().scripts.get(script).is_some_and(|script| matches!(script.purpose, "release" | "withdraw"))
+    }
+
+    fn is_park(&self, script: &[u8]) -> bool {
+        self.lock().scripts.get(script).is_some_and(|script| script.purpose == "park")
     }
 
     /// Executes the commands that have arrived on `connection`, and sends the replies.
@@ -307,6 +321,12 @@ impl Node {
             },
         };
         state.database = data.without_subscribers();
+        if self.memory == Memory::Doubtful {
+            let votes = locks::live(&mut state.database).into_iter();
+            let votes: Vec<_> =
+                votes.filter_map(|vote| Some((vote.name, vote.token?.cast_signed()))).collect();
+            state.started_with.extend(votes);
+        }
         state.at_start = state.database.clone();
         state.scripts = Scripts::default();
         state.life += 1;
@@ -344,7 +364,7 @@ impl Acceptor for Node {
             if let (b"EVALSHA", Some(argument)) = (&name[..], argument) {
                 lock(&self.calls).insert((script.clone(), argument.clone()));
                 let names_no_number = keys.and_then(|keys| rest.get(keys + 1)).is_some_and(|it| it == b"0");
-                if names_no_number && self.is_release(script) {
+                if names_no_number && self.is_release(script) || self.is_park(script) {
                     lock(&self.withdrawn).insert(argument.clone());
                 }
             }

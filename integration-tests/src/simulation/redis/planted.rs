@@ -56,7 +56,11 @@ pub const fn changes(planted: Option<Planted>) -> Changes {
         Planted::RedlockLateProposal => &[("if number <= last then", "if false then")],
         Planted::RedlockForeignRelease => &[("local removed = is_of(id) and", "local removed = value and")],
         Planted::RedlockSecondVote => &[("if value and not is_of(id) then", "if false then")],
-        Planted::RedlockTrustedFile => &[("if not state or known_run ~= run then", "if not state then")],
+        // Otherwise a copy is noticed by its identity.
+        Planted::RedlockTrustedFile => &[
+            ("if not state or known_run ~= run then", "if not state then"),
+            ("return now - since > 2 * keep and known or ''", "return ''"),
+        ],
         Planted::RedlockFalseAcknowledgement => {
             &[("    redis.call('DEL', VOTE)\nend\nif number", "end\nif number")]
         }

@@ -296,3 +296,30 @@ async fn a_hold_that_is_released_during_its_adoption_stays_released() {
     assert!(matches!(adopted, Err(Error::Lost { reason: LostReason::Gone, .. })), "{adopted:?}");
     assert_eq!(namespace.lease_state("a").await, "available");
 }
+
+/// 1. A process leaves a hold to others, and it is broken: by a client with a notice, or by a stranger without one;
+/// 2. another process finds that in its adoption, and releases the hold by its handle.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broken_hold_is_reported_by_its_adoption_and_can_be_released_by_its_handle() {
+    let broken_by = async |stranger: bool| {
+        let namespace = Namespace::of(server());
+        let (there, adopter) = (namespace.locks().await, namespace.locks().await);
+        let guard = acquire(&there, "a").await;
+        let handle = guard.into_handle().await.unwrap();
+        if stranger {
+            namespace.start_break("a").await;
+        } else {
+            there.break_lock("a").reason("for all").await.unwrap();
+        }
+        let lost = adopter.adopt(&handle).await.unwrap_err();
+        assert_eq!(reason(lost.lost().unwrap()), if stranger { "" } else { "for all" });
+        assert_eq!(
+            namespace.lease_state("a").await,
+            "breaking",
+            "its release is left to those who know of it"
+        );
+        adopter.release(&handle).await.unwrap();
+        assert_eq!(namespace.lease_state("a").await, "available");
+    };
+    tokio::join!(broken_by(true), broken_by(false));
+}

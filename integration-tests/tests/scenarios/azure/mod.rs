@@ -106,6 +106,12 @@ impl Namespace {
         self.expect_reply(&format!("PUT {}/{blob}?comp=lease\n{end}", self.path), " 202 ").await;
     }
 
+    /// Breaks the lease of a blob at the end of its remaining time.
+    async fn start_break(&self, blob: &str) {
+        self.expect_reply(&format!("PUT {}/{blob}?comp=lease\nx-ms-lease-action: break", self.path), " 202 ")
+            .await;
+    }
+
     /// Deletes a blob, leased or not.
     async fn delete(&self, blob: &str) {
         if self.lease_state(blob).await == "leased" {

@@ -24,6 +24,7 @@ on_stores! {
     [postgres mariadb postgres_pessimistic mariadb_pessimistic redis redlock3 zookeeper zookeeper_ensemble azure]
     [
         a_holder_loses_the_lock_at_its_deadline_and_waiters_continue
+        a_slot_is_lost_at_its_deadline_and_the_others_are_not
         an_acquisition_fails_in_time_with_the_cause
         opening_fails_in_time_with_the_cause
     ]
@@ -58,6 +59,41 @@ async fn a_holder_loses_the_lock_at_its_deadline_and_waiters_continue(store: &st
         assert!(last.fencing_token() > token, "{what}");
         last.release().await.unwrap();
         use_lock(direct, &name).await;
+    };
+    join_all(victim.outages().into_iter().enumerate().map(lose)).await;
+    victim.wait_until_empty().await;
+}
+
+async fn a_slot_is_lost_at_its_deadline_and_the_others_are_not(store: &str) {
+    let victim = <dyn Victim>::start(store).await;
+    let lease = victim.lease(Duration::from_secs(4));
+    let direct = &connect(&victim.url(victim.lease(Duration::from_secs(8)))).await;
+    let victim = &*victim;
+    let lose = |(number, outage): (usize, Outage)| async move {
+        let (what, name) = (format!("{store}, {outage:?}"), format!("slots-{number}"));
+        let (proxies, url) = victim.route(lease, LIMIT);
+        let here = connect(&url).await;
+        let kept = direct.semaphore(&name, 2).acquire().await.unwrap();
+        let lost = here.semaphore(&name, 2).acquire().await.unwrap();
+        let waiting = {
+            let acquisition = direct.semaphore(&name, 2).acquire();
+            tokio::spawn(async { (acquisition.await.unwrap().into_guard(), now()) })
+        };
+        pause(LIMIT / 3).await;
+        outage.begin(&proxies);
+        let refused = here.semaphore(&name, 2).outage(LIMIT / 3).acquire();
+        let (refused, deadline) = tokio::join!(refused, lost_at_the_deadline(&lost, &what));
+        let error = refused.expect_err("the store can't be reached");
+        assert!(error.is_temporary() && !error.is_not_acquired(), "{what}: {error:?}");
+        let (next, at) = granted(waiting).await;
+        assert!(at >= deadline && next.fencing_token() > lost.fencing_token(), "{what}");
+        assert!(kept.is_held() && next.name() == lost.name(), "{what}: {}", next.name());
+        outage.end(&proxies);
+        assert!(lost.release().await.is_err(), "{what}");
+        assert!(next.renewed().await.is_some(), "{what}: its slot was released by the one before");
+        next.release().await.unwrap();
+        kept.release().await.unwrap();
+        here.semaphore(&name, 2).acquire().await.unwrap().release().await.unwrap();
     };
     join_all(victim.outages().into_iter().enumerate().map(lose)).await;
     victim.wait_until_empty().await;

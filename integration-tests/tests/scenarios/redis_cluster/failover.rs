@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use polylock::Locks;
+use polylock::{Locks, LostReason};
 use polylock_integration_tests::{
-    clock::{self, now, pause},
+    clock::{self, TIMEOUT, now, pause},
     load::Load,
     servers::redis_cluster,
+    stores::wait_for_waiters,
 };
 use polylock_testkit::history;
 use tokio::task::block_in_place;
@@ -111,4 +112,76 @@ async fn a_frozen_primary_delays_no_other_and_is_replaced() {
     next.ensure_held().unwrap();
     assert!(next.renewed().await.is_some());
     next.release().await.unwrap();
+}
+
+/// Replicas take over on request while locks are passed on all the time. They wait for the writes of their primaries, so nothing is
+/// lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_takeover_on_request_during_hand_overs_breaks_no_guarantee() {
+    let cluster = redis_cluster::start(&[]).unwrap();
+    let (name, slot) = super::names_by_primary(&cluster, "p").await.swap_remove(0);
+    let url = super::url(&cluster, "p");
+    let mut stores = Vec::new();
+    for _ in 0..3 {
+        stores.push(Locks::connect(&url).await.unwrap());
+    }
+    let takeovers = async {
+        for next in [redis_cluster::PRIMARIES, 0, redis_cluster::PRIMARIES] {
+            // The others vote once in two timeouts of a node.
+            pause(Duration::from_millis(2500)).await;
+            cluster.ask::<()>(next, &["CLUSTER", "FAILOVER"]).await;
+            cluster.wait_until_agreed(slot, next).await;
+        }
+    };
+    let name: &'static str = Box::leak(name.into_boxed_str());
+    let duration = Duration::from_secs(9);
+    let load = Load { tasks: 2, name, names: 1, duration, readers: false, wait: 3 * TTL, ..Load::default() };
+    let outcome = load.on(stores, takeovers).await;
+    outcome.assert_consistent();
+    assert_eq!((outcome.failures, outcome.losses), (0, 0));
+}
+
+/// A hand-over that the replica has not received when its primary dies:
+/// 1. The holder releases the lock, and the primary grants it to the first waiter.
+/// 2. The replica, in whose data the former holder has the lock, takes over.
+/// 3. The first waiter is told that it has lost the lock, and then the second one is granted it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hand_over_that_is_forgotten_is_a_loss_before_the_next_grant() {
+    let cluster = redis_cluster::start(&[]).unwrap();
+    let (name, slot) = super::names_by_primary(&cluster, "p").await.swap_remove(0);
+    let url = super::url(&cluster, "p");
+    let (holder, first, second) = (
+        Locks::connect(&url).await.unwrap(),
+        Locks::connect(&url).await.unwrap(),
+        Locks::connect(&url).await.unwrap(),
+    );
+    let guard = holder.lock(&name).ttl(TTL).acquire().await.unwrap();
+    let granted = tokio::spawn(first.lock(&name).ttl(TTL).acquire());
+    wait_for_waiters(&holder, &name, 1).await;
+    let next = tokio::spawn(second.lock(&name).ttl(TTL).wait(3 * TTL).acquire());
+    wait_for_waiters(&holder, &name, 2).await;
+    let replicated: i64 = cluster.ask(0, &["WAIT", "1", "5000"]).await;
+    assert_eq!(replicated, 1);
+    // Nothing that happens from now on waits for it in a buffer.
+    block_in_place(|| cluster.nodes()[redis_cluster::PRIMARIES].freeze());
+    cluster.ask::<()>(0, &["CLIENT", "KILL", "TYPE", "replica"]).await;
+    let token = guard.fencing_token();
+    guard.release().await.unwrap();
+    let granted = tokio::time::timeout(TIMEOUT, granted).await.unwrap().unwrap().unwrap();
+    assert!(granted.fencing_token() > token);
+    block_in_place(|| {
+        cluster.nodes()[0].kill();
+        cluster.nodes()[redis_cluster::PRIMARIES].thaw();
+    });
+    let lost = granted.lost();
+    let lost = tokio::spawn(async { (lost.await, now()) });
+    let next = next.await.unwrap().unwrap();
+    let at = now();
+    assert!(lost.is_finished(), "the lock was granted while another process held it");
+    let (reason, notified) = lost.await.unwrap();
+    println!("{reason:?}, {:.2?} before the next grant", at.since(notified));
+    assert_eq!(reason, LostReason::Gone);
+    assert!(next.fencing_token() > granted.fencing_token());
+    next.release().await.unwrap();
+    assert_eq!(cluster.primary_of(slot, 1).await, Some(redis_cluster::PRIMARIES));
 }

@@ -1,6 +1,7 @@
 //! Redlock: a majority of real servers, with faults of the network, the servers and the clients; and with planted bugs.
 
 mod breaking;
+mod configuration;
 mod frozen;
 mod keeping;
 mod leftovers;

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use futures_util::{StreamExt, stream};
-use polylock::{Error, Locks};
+use polylock::{Error, Locks, LostReason};
 use polylock_integration_tests::{
     clock::{self, pause},
     load::Load,
@@ -60,14 +60,46 @@ async fn that_are_empty_are_deleted_without_the_servers_reaper() {
     namespace.wait_until_empty().await;
 }
 
-/// Deletes all children of a lock's node, and the node itself, in one transaction.
-async fn delete(raw: &Client, node: &str) {
+/// A stranger deletes the path that the URL names, and its parent, while one process holds a lock there and another one waits.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_a_root_that_is_deleted_are_created_again_and_the_holder_is_told() {
+    let server = zookeeper::start(&[]).unwrap();
+    let namespace = Namespace::of(&server);
+    let raw = namespace.client().await;
+    let url = namespace.url.replacen(&namespace.root, &format!("{}/team/locks", namespace.root), 1);
+    let (here, there) = (Locks::connect(&url).await.unwrap(), Locks::connect(&url).await.unwrap());
+    let held = here.lock("n").acquire().await.unwrap();
+    let token = held.fencing_token();
+    let waiting = tokio::spawn(there.lock("n").acquire());
+    wait_for_waiters(&here, "n", 1).await;
+    let team = format!("{}/team", namespace.root);
+    // In one transaction: the waiter creates its node again as soon as it is deleted.
+    let nodes = [format!("{team}/locks"), team.clone()];
+    delete(&raw, &format!("{team}/locks/n"), &nodes).await;
+    let next = tokio::time::timeout(clock::TIMEOUT, waiting).await.unwrap().unwrap().unwrap();
+    assert!(next.fencing_token() > token);
+    assert!(matches!(held.lost().await, LostReason::Gone), "it is told");
+    assert!(held.release().await.is_err());
+    assert!(next.is_held());
+    next.release().await.unwrap();
+    clock::until("no request is left", async || {
+        let nodes = raw.list_children(&format!("{team}/locks")).await.unwrap_or_default();
+        nodes.iter().all(|node| node != "n")
+    })
+    .await;
+}
+
+/// Deletes all children of a lock's node, the node itself, and those above it, in one transaction.
+async fn delete(raw: &Client, node: &str, above: &[String]) {
     let children = raw.list_children(node).await.unwrap();
     let mut writer = raw.new_multi_writer();
     for child in children {
         writer.add_delete(&format!("{node}/{child}"), None).unwrap();
     }
     writer.add_delete(node, None).unwrap();
+    for node in above {
+        writer.add_delete(node, None).unwrap();
+    }
     writer.commit().await.unwrap();
 }
 
@@ -92,7 +124,7 @@ async fn that_were_created_again_are_listed_before_a_grant() {
         wait_for_waiters(&there, "n", 1).await;
         // Otherwise the waiter could notice the deletion, and create its node again before the other request.
         proxy.set(Direction::ToServer, Flow::Hold);
-        delete(&raw, &node).await;
+        delete(&raw, &node, &[]).await;
         let other = there.lock("n").acquire().await.unwrap();
         proxy.set(Direction::ToServer, Flow::Pass);
         let refused = here.lock("n").wait(Duration::from_secs(3)).acquire().await;
@@ -109,7 +141,7 @@ async fn that_were_created_again_are_listed_before_a_grant() {
         next.release().await.unwrap();
         // A request that has given up may still be deleting its node.
         clock::until("no request is left", async || namespace.requests(&raw).await == 0).await;
-        delete(&raw, &node).await;
+        delete(&raw, &node, &[]).await;
     }
     namespace.wait_until_empty().await;
 }

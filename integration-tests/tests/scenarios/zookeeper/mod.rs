@@ -3,6 +3,7 @@
 mod access;
 mod breaking;
 mod cleanup;
+mod ensemble;
 mod fence;
 mod herd;
 mod late;

@@ -20,8 +20,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "Azure: an adoption that arrives late revives a hold that was released",
         file: "crates/polylock-azure/src/backend.rs",
-        from: "if request.outlives_process {",
-        to: "if false {",
+        from: "request.outlives_process && self.end_record",
+        to: "request.outlives_process && false && self.end_record",
         test: ("scenarios", "azure::breaking::a_hold_that_is_released_during_its_adoption_stays_released"),
     },
     Mutant {
@@ -100,15 +100,15 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "Azure: a refused release is reported as a success",
         file: "crates/polylock-azure/src/backend.rs",
-        from: "match queued || cause.was_resent() {",
-        to: "match queued || cause.refusal().is_some() {",
+        from: "match queued || has_ended || cause.was_resent() {",
+        to: "match queued || has_ended || cause.refusal().is_some() {",
         test: ("conformance", "azure::release::of_a_superseded_hold_is_an_error"),
     },
     Mutant {
         name: "Azure: the second reply to a release that was sent twice counts",
         file: "crates/polylock-azure/src/backend.rs",
-        from: "match queued || cause.was_resent() {",
-        to: "match queued {",
+        from: "match queued || has_ended || cause.was_resent() {",
+        to: "match queued || has_ended {",
         test: ("scenarios", "azure::lost_replies::of_a_release_leave_no_lease"),
     },
     Mutant {
@@ -197,5 +197,18 @@ pub(super) const MUTANTS: &[Mutant] = &[
         from: "token < *current",
         to: "token > *current",
         test: ("scenarios", "azure::fence::a_blob_accepts_no_smaller_token"),
+    },
+    Mutant {
+        name: "Azure: an adoption that finds a break without a notice releases the lease of the holder",
+        file: "crates/polylock-azure/src/backend.rs",
+        from: "            Ok(state) if state.breaking => {
+                self.mark_broken(request);
+",
+        to: "            Ok(state) if state.breaking => {
+",
+        test: (
+            "scenarios",
+            "azure::late::an_adoption_after_a_break_by_a_stranger_leaves_the_lease_to_the_holder",
+        ),
     },
 ];

@@ -276,4 +276,79 @@ pub(super) const MUTANTS: &[Mutant] = &[
         to: "ballot.is_decided() && far < 9",
         test: ("conformance", "redlock5_two_dead::fencing::tokens_continue_after_a_raise"),
     },
+    Mutant {
+        name: "Redlock: lists with majorities that need not share a server",
+        file: "crates/polylock-redis/src/redlock/scripts/member.lua",
+        from: "return quorums > size + other_size - shared",
+        to: "return quorums >= size + other_size - shared",
+        test: (
+            "scenarios",
+            "redlock::configuration::a_server_accepts_two_lists_if_their_majorities_share_a_server",
+        ),
+    },
+    Mutant {
+        name: "Redlock: a refused list is used",
+        file: "crates/polylock-redis/src/redlock/connect.rs",
+        from: "    servers.check_list(Operation::Connect)?;\n",
+        to: "",
+        test: (
+            "scenarios",
+            "redlock::configuration::programs_with_other_settings_are_refused_until_the_first_ones_have_ended",
+        ),
+    },
+    Mutant {
+        name: "Redlock: the list of a program that runs is forgotten",
+        file: "crates/polylock-redis/src/redlock/backend.rs",
+        from: "        self.servers.enlist_before_claim().await;\n        self.servers.check_list",
+        to: "        self.servers.check_list",
+        test: ("scenarios", "redlock::configuration::of_two_lists_without_a_common_majority_one_is_refused"),
+    },
+    Mutant {
+        name: "Redlock: a claim after an idle time does not wait until its list is compared",
+        file: "crates/polylock-redis/src/redlock/backend.rs",
+        from: "self.servers.enlist_before_claim().await;",
+        to: "drop(self.servers.enlist_again(false));",
+        test: (
+            "scenarios",
+            "redlock::configuration::a_program_that_was_idle_is_compared_before_its_next_claim",
+        ),
+    },
+    Mutant {
+        name: "Redlock: a program that one server refuses is recorded by the others",
+        file: "crates/polylock-redis/src/redlock/enlist.rs",
+        from: "        self.send_list(false, timeout).await;",
+        to: "        self.send_list(true, timeout).await;",
+        test: ("scenarios", "redlock::configuration::a_program_that_one_server_refuses_is_recorded_by_none"),
+    },
+    Mutant {
+        name: "Redlock: a program with a smaller max_ttl ends the delay of a server that refuses it",
+        file: "crates/polylock-redis/src/redlock/scripts/member.lua",
+        from: "membership(ARGV[1], ARGV[2], unobserved)",
+        to: "membership(ARGV[1], ARGV[2], ARGV[3])",
+        test: (
+            "scenarios",
+            "redlock::configuration::only_a_program_whose_list_is_recorded_ends_the_delay_of_a_server",
+        ),
+    },
+    Mutant {
+        name: "Redlock: a list lasts for as long as the clock of its server was set back",
+        file: "crates/polylock-redis/src/redlock/scripts/member.lua",
+        from: "if ends - now > kept then",
+        to: "if ends < 0 then",
+        test: (
+            "scenarios",
+            "redlock::configuration::a_list_ends_in_its_time_whatever_the_clock_of_the_server",
+        ),
+    },
+    Mutant {
+        name: "Redlock: a number that most servers refuse is continued",
+        file: "crates/polylock-redis/src/redlock/numbers.rs",
+        from: "            state.last = time;
+",
+        to: "",
+        test: (
+            "units of library polylock_redis",
+            "redlock::numbers::tests::numbers_that_a_majority_refuses_are_not_continued",
+        ),
+    },
 ];
