@@ -253,6 +253,8 @@ pub enum Action {
     KeepAlive,
     /// The server executes the keep-alive, and the client receives the reply.
     Extend(usize),
+    /// The time limit for the replies to the keep-alive has passed.
+    RenewalTimesOut,
     /// The client releases the lock, or gives the request up.
     Release,
     /// The deadline of the hold ends it.
@@ -434,6 +436,16 @@ impl Redlock {
                 client.stage = Stage::Ended;
             }
             None => {}
+        }
+    }
+
+    /// Ends a renewal with too few replies. A server that has extended its vote is enough to give it to those that have none.
+    fn time_out_renewal(&self, client: &mut Client) {
+        let Some((renewals, _)) = client.renewal.take() else { return };
+        if let Some(Extension::Extended(token)) =
+            renewals.replies.iter().flatten().find(|reply| matches!(reply, Extension::Extended(_)))
+        {
+            self.restore(client, CLIENT, *token);
         }
     }
 

@@ -47,6 +47,7 @@ impl Redlock {
                 client.channels.iter_mut().for_each(|channel| channel.extends = true);
             }
             Action::Extend(server) => self.extend(state, CLIENT, server),
+            Action::RenewalTimesOut => self.time_out_renewal(&mut state.clients[CLIENT]),
             Action::Release => self.release(state, CLIENT),
             Action::Lose => {
                 let client = &mut state.clients[CLIENT];
@@ -124,6 +125,9 @@ impl Model for Redlock {
                 actions.push(Action::Release);
                 if budget.renewals > 0 && client.renewal.is_none() {
                     actions.push(Action::KeepAlive);
+                }
+                if client.renewal.is_some() {
+                    actions.push(Action::RenewalTimesOut);
                 }
             }
             Stage::Held => actions.push(Action::Lose),

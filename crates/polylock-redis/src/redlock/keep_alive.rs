@@ -41,6 +41,18 @@ impl Tally {
         }
     }
 
+    /// Returns true if servers that have no vote for this number get it again: a majority has extended it, or one server has and the others
+    /// may still make a majority. The vote of that server lasts as long as those that are given again.
+    ///
+    /// A majority is not required, because a server that is silent could have made one: of five servers, three have voted for the hold, and
+    /// one of these does not reply.
+    fn restores(&self, number: i64) -> bool {
+        match self.renewals.outcome() {
+            Some(outcome) => outcome == Renewed::Extended(number),
+            None => self.votes.iter().any(|(vote, _)| *vote == number),
+        }
+    }
+
     /// Returns the hold for this number, which a majority has extended, to `ttl` or beyond.
     fn held(&self, number: i64, ttl: Duration) -> KeepAlive {
         let votes = self.votes.iter().filter(|(other, _)| *other == number);
@@ -83,6 +95,7 @@ impl RedlockBackend {
         })
         .await;
 
+        self.restore(&batch, &tallies, &replies);
         let outcomes: Vec<_> = tallies.iter().map(|tally| tally.renewals.outcome()).collect();
         let unknown = outcomes.iter().filter(|outcome| outcome.is_none()).count();
         if unknown > 0 {
@@ -92,7 +105,6 @@ impl RedlockBackend {
             }
             tracing::warn!(unknown, %error, "some renewals of a batch are unknown, retrying these");
         }
-        self.restore(&batch, &outcomes, &replies);
         Ok(tallies
             .iter()
             .zip(&outcomes)
@@ -105,21 +117,18 @@ impl RedlockBackend {
             .collect())
     }
 
-    /// Records the leases that a majority has just extended, and restores the votes at servers that have lost them.
-    fn restore(
-        &self,
-        batch: &[Renewal],
-        outcomes: &[Option<Renewed>],
-        replies: &[Option<Result<Extensions>>],
-    ) {
+    /// Records the leases that a majority has just extended, and gives votes again to servers that have none.
+    fn restore(&self, batch: &[Renewal], tallies: &[Tally], replies: &[Option<Result<Extensions>>]) {
         let mut lost: BTreeMap<usize, Vec<(Sent, Renewal)>> = BTreeMap::new();
         let mut proposals = self.servers.proposals();
         for (index, renewal) in batch.iter().enumerate() {
             let Renewal { request, number } = renewal;
-            if outcomes[index] != Some(Renewed::Extended(*number)) {
+            if !tallies[index].restores(*number) {
                 continue;
             }
-            proposals.extend(request.id, request.obsolete_at(SystemClock.now()));
+            if tallies[index].renewals.outcome().is_some() {
+                proposals.extend(request.id, request.obsolete_at(SystemClock.now()));
+            }
             for (server, reply) in replies.iter().enumerate() {
                 let Some(Ok(Extensions { outcomes, .. })) = reply else { continue };
                 if outcomes[index].0 != Extension::Absent {

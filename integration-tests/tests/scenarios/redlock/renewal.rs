@@ -78,6 +78,26 @@ async fn a_lost_vote_is_restored() {
     setup.wait_until_free().await;
 }
 
+/// A server that is silent could have made a majority: the others that reply get the vote without one.
+#[tokio::test(flavor = "multi_thread")]
+async fn votes_are_restored_while_a_node_of_a_bare_majority_is_silent() {
+    let setup = Setup::shared(5);
+    let locks = setup.open("&polylock.ttl=6s").await;
+    let guard = locks.lock("n").acquire().await.unwrap();
+    setup.wait_for_votes(&[1; 5]).await;
+    setup.freeze(0);
+    for node in [3, 4] {
+        setup.query::<()>(node, &["DEL", &setup.key("r", "n")]).await;
+    }
+    setup.wait_for_votes(&[1; 5]).await;
+    for _ in 0..3 {
+        guard.renewed().await.expect("four servers reply");
+    }
+    setup.thaw(0);
+    guard.release().await.unwrap();
+    setup.wait_until_free().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_has_accepted_a_greater_number_restores_no_vote() {
     let setup = Setup::private(3, &[]);

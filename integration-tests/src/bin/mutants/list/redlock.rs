@@ -164,6 +164,13 @@ pub(super) const MUTANTS: &[Mutant] = &[
         test: ("scenarios", "redlock::release::a_restored_vote_is_withdrawn"),
     },
     Mutant {
+        name: "Redlock: votes are restored only after a majority has extended its own",
+        file: "crates/polylock-redis/src/redlock/keep_alive.rs",
+        from: "None => self.votes.iter().any(|(vote, _)| *vote == number),",
+        to: "None => false,",
+        test: ("scenarios", "redlock::renewal::votes_are_restored_while_a_node_of_a_bare_majority_is_silent"),
+    },
+    Mutant {
         name: "Redlock: a release does not report the loss of most votes",
         file: "crates/polylock-redis/src/redlock/proposals.rs",
         from: "let had_vote = removed || may_be_repeated || server.is_uncertain;",
