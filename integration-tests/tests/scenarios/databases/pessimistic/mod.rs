@@ -66,7 +66,8 @@ async fn a_closed_connection_frees_the_lock_at_once_and_the_holder_reports_loss(
         let guard = if shared { lock.shared() } else { lock }.acquire().await.unwrap();
         let (lost, renewed) = (guard.lost(), now());
         assert!(there.lock("n").try_acquire().await.unwrap().is_none());
-        assert_eq!(database.kill_sessions().await, 1);
+        // The lost hold of the last round is released in the background, on a connection that may be among them.
+        assert_ne!(database.kill_sessions().await, 0);
         let killed = now();
         let next = there.lock("n").acquire().await.unwrap();
         assert!(now().since(killed) < TOLERANCE, "free after {:?}", now().since(killed));

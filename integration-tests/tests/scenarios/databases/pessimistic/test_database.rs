@@ -196,9 +196,12 @@ impl TestDatabase {
 
     /// Waits until the server reports this number of transactions that wait for a lock.
     pub(crate) async fn wait_for_blocked(&self, waiting: i64) {
+        // PostgreSQL notifies a waiter before it has the lock, and another request may take it first: a waiter waits until its
+        // statement has ended.
+        let waits = if waiting == 0 { "state = 'active'" } else { "wait_event_type = 'Lock'" };
         let sql = format!(
-            "SELECT count(DISTINCT pid) FROM pg_locks WHERE NOT granted AND pid IN \
-             (SELECT pid FROM pg_locks WHERE relation = '{}_rows'::regclass)",
+            "SELECT count(*) FROM pg_stat_activity WHERE {waits} AND pid IN \
+             (SELECT pid FROM pg_locks WHERE relation = '{}_rows'::regclass AND mode = 'RowShareLock')",
             self.table
         );
         let blocked = async || match self.kind {
