@@ -135,7 +135,8 @@ impl TestDatabase {
         let mut connection = MySqlConnection::connect(&self.server).await.unwrap();
         let status = loop {
             let row = connection.fetch_one(sqlx::raw_sql("SHOW ENGINE INNODB STATUS")).await.unwrap();
-            let status: String = row.get(2);
+            // With parts of statements, which are not always UTF-8.
+            let status = String::from_utf8_lossy(row.get(2)).into_owned();
             // The server leaves out the transactions while another statement has the mutex of its lock tables.
             if !status.contains("SKIP LOCK INFO PRINTING") {
                 break status;
