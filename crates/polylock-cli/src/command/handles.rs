@@ -2,7 +2,7 @@
 
 use std::{
     env,
-    io::{self, BufRead, BufReader},
+    io::{self, BufRead, BufReader, Read as _, Write as _},
     process::{Command, ExitCode, Stdio},
     thread,
     time::Duration,
@@ -28,6 +28,9 @@ use crate::{
 /// the store's URL nor the handle is passed to another process.
 const KEEPER: &str = "__keeper";
 
+/// The byte with which the process that has started a keeper confirms that it has passed the handle on.
+const RECEIVED: u8 = b'\n';
+
 /// The interval at which a keeper looks for the process.
 const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
@@ -40,16 +43,20 @@ pub(crate) async fn acquire(global: &Global, args: &Acquire, output: &Output) ->
     // It may read a FIFO, which a signal must end.
     let store = store::choose(global, output)?;
     let mut signals = Signals::listen().map_err(|error| internal("listen for signals", &error))?;
-    let guard = tokio::select! {
-        guard = acquired(store, args) => guard?,
+    let (locks, guard) = tokio::select! {
+        acquired = acquired(store, args) => acquired?,
         signal = signals.next_termination() => return Ok(exit::SIGNAL + signal_number(signal)),
     };
     if !args.hold {
         let hold = guard.into_handle().await?;
-        print(&hold, hold.ttl(), output)?;
-        return Ok(0);
+        return match print(&hold, hold.ttl(), output) {
+            Ok(()) => Ok(0),
+            Err(failure) => Err(after_release(failure, locks.release(&hold)).await),
+        };
     }
-    print(&guard.handle()?, guard.remaining(), output)?;
+    if let Err(failure) = print(&guard.handle()?, guard.remaining(), output) {
+        return Err(after_release(failure, guard.release()).await);
+    }
     tokio::select! {
         reason = guard.lost() => Err(Error::Lost { name: guard.name().clone(), reason }.into()),
         _ = signals.next_termination() => Ok(guard.release().await.map(|()| 0)?),
@@ -80,7 +87,7 @@ pub(crate) async fn release(global: &Global, handle: &Handle, output: &Output) -
     Ok(0)
 }
 
-async fn acquired(store: ChosenStore, args: &Acquire) -> Result<Guard, Failure> {
+async fn acquired(store: ChosenStore, args: &Acquire) -> Result<(Locks, Guard), Failure> {
     LockName::new(&args.name)?;
     let label = args.label.clone().unwrap_or_else(user::name);
     Label::new(&label)?;
@@ -96,11 +103,27 @@ async fn acquired(store: ChosenStore, args: &Acquire) -> Result<Guard, Failure> 
     if let Some(delay) = args.waiting.delay() {
         SystemClock.sleep_until(SystemClock.now() + delay).await;
     }
-    lock.acquire().await.map_err(|error| {
-        let code = error.is_not_acquired().then_some(args.waiting.conflict_exit_code);
-        let failure = Failure::from(error);
-        Failure { code: code.unwrap_or(failure.code), ..failure }
-    })
+    match lock.acquire().await {
+        Ok(guard) => Ok((locks, guard)),
+        Err(error) => {
+            let code = error.is_not_acquired().then_some(args.waiting.conflict_exit_code);
+            let failure = Failure::from(error);
+            Err(Failure { code: code.unwrap_or(failure.code), ..failure })
+        }
+    }
+}
+
+/// Releases a hold of which the handle could not be printed: nobody knows it, so the lock would be held until the end of the lease.
+async fn after_release(failure: Failure, release: impl Future<Output = polylock::Result<()>>) -> Failure {
+    match release.await {
+        Ok(()) => with_outcome(failure, "the lock was released"),
+        Err(error) => with_outcome(failure, &format!("the lock may still be held: {}", error.chain())),
+    }
+}
+
+fn with_outcome(mut failure: Failure, outcome: &str) -> Failure {
+    failure.message = format!("{}; {outcome}", failure.message);
+    failure
 }
 
 /// Opens the store. An outage is retried, because a script that calls these commands can't do that better.
@@ -126,7 +149,7 @@ fn print(hold: &HoldHandle, expires_in: Duration, output: &Output) -> Result<(),
         })
         .to_string(),
     };
-    output.data(&(line + "\n"))
+    output.deliver(&(line + "\n"))
 }
 
 fn parse(Handle { handle }: &Handle) -> Result<HoldHandle, Failure> {
@@ -154,7 +177,7 @@ fn internal(action: &str, error: &io::Error) -> Failure {
     Failure::new(INTERNAL, format!("can't {action}: {error}"))
 }
 
-/// Starts the keeper, passes its handle on, and leaves it in the background. While it waits for the lock, it ends with this process.
+/// Starts the keeper, passes its handle on, and leaves it in the background. Until the handle has been passed on, it ends with this process.
 fn start_keeper(output: &Output) -> Result<u8, Failure> {
     let failed = |error: io::Error| internal("start the process that keeps the lock", &error);
     let mut keeper = Command::new(this_program().map_err(failed)?);
@@ -170,15 +193,22 @@ fn start_keeper(output: &Output) -> Result<u8, Failure> {
     if let Some(stdout) = keeper.stdout.take() {
         BufReader::new(stdout).read_line(&mut line).map_err(failed)?;
     }
-    if line.ends_with('\n') {
-        output.data(&line)?;
+    let delivered = line.ends_with('\n').then(|| output.deliver(&line));
+    // If it is closed without a byte, the keeper releases the lock.
+    let confirmation = keeper.stdin.take();
+    if let (Some(Ok(())), Some(mut stdin)) = (&delivered, confirmation) {
+        stdin.write_all(&[RECEIVED]).map_err(failed)?;
         return Ok(0);
     }
     let status = keeper.wait().map_err(failed)?;
     if let Some(errors) = errors {
         errors.join().ok();
     }
-    Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(INTERNAL))
+    match delivered {
+        Some(Err(failure)) if status.success() => Err(with_outcome(failure, "the lock was released")),
+        Some(Err(failure)) => Err(failure),
+        _ => Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(INTERNAL)),
+    }
 }
 
 /// Returns the exit code of a keeper, if this process is one.
@@ -213,12 +243,18 @@ pub(crate) fn keeper() -> Option<ExitCode> {
 async fn keep(global: &Global, args: &Acquire, output: &Output) -> Result<u8, Failure> {
     let process = existing(args.while_pid.unwrap_or_default())?;
     let store = store::choose(global, output)?;
-    let guard = tokio::select! {
-        guard = acquired(store, args) => guard?,
-        () = parent_ended() => return Ok(exit::SIGNAL),
+    let mut parent = parent();
+    let (_locks, guard) = tokio::select! {
+        acquired = acquired(store, args) => acquired?,
+        _ = &mut parent => return Ok(exit::SIGNAL),
         () = ended(&process) => return Ok(0),
     };
-    print(&guard.handle()?, guard.remaining(), output)?;
+    if let Err(failure) = print(&guard.handle()?, guard.remaining(), output) {
+        return Err(after_release(failure, guard.release()).await);
+    }
+    if !parent.await.unwrap_or(false) {
+        return Ok(guard.release().await.map(|()| 0)?);
+    }
     tokio::select! {
         reason = guard.lost() => Err(Error::Lost { name: guard.name().clone(), reason }.into()),
         () = ended(&process) => Ok(guard.release().await.map(|()| 0)?),
@@ -231,12 +267,9 @@ async fn ended(process: &Process) {
     }
 }
 
-/// Completes when the process that has started this one has ended, which closes its end of stdin.
-async fn parent_ended() {
-    let (sender, closed) = oneshot::channel::<()>();
-    thread::spawn(move || {
-        io::copy(&mut io::stdin(), &mut io::sink()).ok();
-        drop(sender);
-    });
-    closed.await.ok();
+/// Returns true when the process that has started this one has passed the handle on, and false when it has ended, which closes its end of stdin.
+fn parent() -> oneshot::Receiver<bool> {
+    let (sender, receiver) = oneshot::channel();
+    thread::spawn(move || sender.send(io::stdin().read_exact(&mut [0]).is_ok()));
+    receiver
 }

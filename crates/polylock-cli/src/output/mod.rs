@@ -145,6 +145,14 @@ impl Output {
         self.stream(text).map(drop)
     }
 
+    /// Prints data that somebody has to receive on stdout. A closed reader is an error.
+    pub(crate) fn deliver(&self, text: &str) -> Result<(), Failure> {
+        match self.stream(text)? {
+            true => Ok(()),
+            false => Err(Failure::new(INTERNAL, "can't write to stdout: it is a closed pipe")),
+        }
+    }
+
     /// Prints the next part of data without an end on stdout. Returns false if the reader has gone away.
     pub(crate) fn stream(&self, text: &str) -> Result<bool, Failure> {
         let mut stdout = anstream::stdout().lock();

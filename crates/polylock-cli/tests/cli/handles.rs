@@ -1,7 +1,8 @@
 //! `polylock acquire`, `renew` and `release`: holds without a process.
 
 use std::{
-    io::Write,
+    fs,
+    io::{self, Write},
     process::{Command, Stdio},
     time::Duration,
 };
@@ -69,6 +70,31 @@ fn a_hold_outlives_its_command() {
             "{}",
             stderr(&lost)
         );
+    }
+}
+
+/// Otherwise nobody could release the lock until the end of its lease.
+#[test]
+fn a_hold_whose_handle_nobody_receives_is_released() {
+    let workspace = Workspace::new();
+    let own_pid = format!("--while-pid {} gpu", std::process::id());
+    for arguments in ["gpu", "--output json gpu", "--hold gpu", &own_pid] {
+        let start = |stdout: Stdio| {
+            let mut acquire = workspace.polylock();
+            acquire.arg("acquire").args(arguments.split(' ')).stdout(stdout).stderr(Stdio::piped());
+            Running(Some(acquire.spawn().unwrap()))
+        };
+        let full = || fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let closed = || io::pipe().unwrap().1;
+        for (stdout, reason) in
+            [(full().into(), "No space left on device"), (closed().into(), "it is a closed pipe")]
+        {
+            let failed = start(stdout).finish();
+            let text = stderr(&failed);
+            assert_eq!(failed.status.code(), Some(70), "{arguments}: {text}");
+            assert!(text.contains(reason) && text.contains("the lock was released"), "{arguments}: {text}");
+            assert!(!is_held(&workspace), "{arguments}: {text}");
+        }
     }
 }
 

@@ -27,8 +27,22 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "handles: the keeper waits on after the end of its parent",
         file: "crates/polylock-cli/src/command/handles.rs",
-        from: "        () = parent_ended() => return Ok(exit::SIGNAL),\n",
+        from: "        _ = &mut parent => return Ok(exit::SIGNAL),\n",
         to: "",
         test: ("cli", "handles::a_wait_for_a_busy_lock_ends_with_its_command"),
+    },
+    Mutant {
+        name: "handles: a keeper keeps the lock although nobody has received its handle",
+        file: "crates/polylock-cli/src/command/handles.rs",
+        from: "if !parent.await.unwrap_or(false) {",
+        to: "if parent.await.is_err() {",
+        test: ("cli", "handles::a_hold_whose_handle_nobody_receives_is_released"),
+    },
+    Mutant {
+        name: "handles: a closed reader of a handle is no error",
+        file: "crates/polylock-cli/src/output/mod.rs",
+        from: "            false => Err(Failure::new(INTERNAL, \"can't write to stdout: it is a closed pipe\")),",
+        to: "            false => Ok(()),",
+        test: ("cli", "handles::a_hold_whose_handle_nobody_receives_is_released"),
     },
 ];
