@@ -41,6 +41,8 @@ pub struct Load {
     pub min_holds: usize,
     /// True if every third hold is a shared one.
     pub readers: bool,
+    /// The number of slots, each of which is held by one task; 0 for locks that are no semaphores.
+    pub slots: u32,
     /// The timeout of each acquisition.
     pub wait: Duration,
     /// The duration of each hold.
@@ -57,6 +59,7 @@ impl Default for Load {
             duration: Duration::from_secs(3),
             min_holds: 0,
             readers: true,
+            slots: 0,
             wait: Duration::from_secs(10),
             hold_for: Duration::from_micros(500),
         }
@@ -192,8 +195,11 @@ pub async fn hold(
     name: &str,
     mode: Mode,
 ) -> Result<bool, Error> {
-    let guard = locks.lock(name).mode(mode).wait(load.wait).acquire().await?;
-    let hold = attempt.acquired(&guard);
+    let guard = match load.slots {
+        0 => locks.lock(name).mode(mode).wait(load.wait).acquire().await?,
+        slots => locks.semaphore(name, slots).wait(load.wait).acquire().await?.into_guard(),
+    };
+    let hold = attempt.of(guard.name().as_str()).acquired(&guard);
     tokio::select! {
         biased;
         _ = guard.lost() => {

@@ -61,6 +61,13 @@ pub struct Attempt {
 }
 
 impl Attempt {
+    /// Records that the request is for this lock: the slot of a semaphore, which is known when it is acquired.
+    #[must_use]
+    pub fn of(mut self, lock: impl Into<String>) -> Self {
+        self.section.lock = lock.into();
+        self
+    }
+
     /// Records that the request is now known to be in the queue.
     pub fn queued(&mut self) {
         self.section.queued = Some(now());

@@ -1,6 +1,6 @@
 //! Servers that are killed, and started again.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use polylock::LostReason;
 use polylock_integration_tests::{
@@ -49,6 +49,44 @@ async fn servers_killed_under_load_grant_no_lock_twice_and_no_smaller_token(stor
     for number in 0..load.names {
         use_lock(&locks, &format!("{}-{number}", load.name)).await;
     }
+    victim.wait_until_empty().await;
+}
+
+mod slots {
+    use super::*;
+
+    on_stores! {
+        [redis_sentinel redlock5 zookeeper_ensemble azure]
+        [servers_killed_under_load_grant_no_slot_twice]
+    }
+}
+
+async fn servers_killed_under_load_grant_no_slot_twice(store: &str) {
+    let victim = <dyn Victim>::start(store).await;
+    let load = Load {
+        stores: 3,
+        tasks: 2,
+        name: "pool",
+        names: 1,
+        min_holds: victim.namespace().times(60),
+        readers: false,
+        slots: 3,
+        wait: Duration::from_secs(30),
+        // So long that the other tasks find the first slots in use.
+        hold_for: Duration::from_millis(50),
+        ..Load::default()
+    };
+    let url = victim.url(victim.lease(Duration::from_secs(2)));
+    let outcome = load.run(&url, async {
+        pause(Duration::from_secs(1)).await;
+        victim.kill().await;
+        pause(Duration::from_millis(300)).await;
+        victim.restart().await;
+    });
+    let outcome = outcome.await;
+    victim.check_after_kills(&outcome);
+    let slots: BTreeSet<_> = outcome.sections.iter().map(|section| &section.lock).collect();
+    assert_eq!(slots.len(), 3, "{slots:?}");
     victim.wait_until_empty().await;
 }
 

@@ -105,7 +105,7 @@ impl dyn Victim {
     pub(super) async fn start(target: &str) -> Box<Self> {
         let victim: Result<Box<Self>, Missing> = block_in_place(|| match target {
             "postgres_pessimistic" | "mariadb_pessimistic" => pessimistic::start(target),
-            "redlock3" => redlock::start(),
+            "redlock3" | "redlock5" => redlock::start(target),
             "redis_sentinel" => sentinel::start(),
             "zookeeper" | "zookeeper_ensemble" => zookeeper::start(target),
             "azure" => azure::start(),

@@ -114,8 +114,8 @@ async fn a_frozen_primary_delays_no_other_and_is_replaced() {
     next.release().await.unwrap();
 }
 
-/// Replicas take over on request while locks are passed on all the time. They wait for the writes of their primaries, so nothing is
-/// lost.
+/// Replicas take over on request while locks, and the slots of a semaphore, are passed on all the time. They wait for the writes of their
+/// primaries, so nothing is lost.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_takeover_on_request_during_hand_overs_breaks_no_guarantee() {
     let cluster = redis_cluster::start(&[]).unwrap();
@@ -125,6 +125,17 @@ async fn a_takeover_on_request_during_hand_overs_breaks_no_guarantee() {
     for _ in 0..3 {
         stores.push(Locks::connect(&url).await.unwrap());
     }
+    let name: &'static str = Box::leak(name.into_boxed_str());
+    let duration = Duration::from_secs(9);
+    let load = Load { tasks: 2, name, names: 1, duration, readers: false, wait: 3 * TTL, ..Load::default() };
+    let slots = Load { tasks: 2, name: "pool", names: 1, slots: 5, ..load };
+    let mut taken = Vec::new();
+    for _ in 0..slots.slots {
+        taken.push(stores[0].semaphore(slots.name, slots.slots).acquire().await.unwrap());
+    }
+    let at_primary: Vec<String> = cluster.ask(0, &["KEYS", "{p:*:h:*pool*"]).await;
+    assert!(!at_primary.is_empty(), "no slot is at this primary");
+    drop(taken);
     let takeovers = async {
         for next in [redis_cluster::PRIMARIES, 0, redis_cluster::PRIMARIES] {
             // The others vote once in two timeouts of a node.
@@ -133,12 +144,12 @@ async fn a_takeover_on_request_during_hand_overs_breaks_no_guarantee() {
             cluster.wait_until_agreed(slot, next).await;
         }
     };
-    let name: &'static str = Box::leak(name.into_boxed_str());
-    let duration = Duration::from_secs(9);
-    let load = Load { tasks: 2, name, names: 1, duration, readers: false, wait: 3 * TTL, ..Load::default() };
-    let outcome = load.on(stores, takeovers).await;
-    outcome.assert_consistent();
-    assert_eq!((outcome.failures, outcome.losses), (0, 0));
+    let (outcome, slots) =
+        tokio::join!(load.on(stores.clone(), takeovers), slots.on(stores, std::future::ready(())));
+    for outcome in [outcome, slots] {
+        outcome.assert_consistent();
+        assert_eq!((outcome.failures, outcome.losses), (0, 0));
+    }
 }
 
 /// A hand-over that the replica has not received when its primary dies:

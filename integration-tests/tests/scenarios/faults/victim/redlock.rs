@@ -1,4 +1,4 @@
-//! Three durable nodes, of which one at a time may be killed.
+//! Three or five durable nodes, of which one at a time may be killed.
 
 use std::{
     sync::atomic::{AtomicUsize, Ordering::Relaxed},
@@ -21,8 +21,8 @@ struct Nodes {
     killed: AtomicUsize,
 }
 
-pub(super) fn start() -> Result<Box<dyn Victim>, Missing> {
-    Ok(Box::new(Nodes { own: targets::own("redlock3")?, killed: AtomicUsize::new(0) }))
+pub(super) fn start(target: &str) -> Result<Box<dyn Victim>, Missing> {
+    Ok(Box::new(Nodes { own: targets::own(target)?, killed: AtomicUsize::new(0) }))
 }
 
 #[async_trait]
