@@ -19,7 +19,7 @@ const PERIOD: Duration = Duration::from_secs(10);
 const QUIET: Duration = Duration::from_secs(4);
 
 /// The longest step of a clock, in milliseconds.
-const LONGEST_STEP_MS: u64 = 10_000;
+const LONGEST_STEP_MS: u64 = 30_000;
 
 /// The longest step of a clock.
 pub const LONGEST_STEP: Duration = Duration::from_millis(LONGEST_STEP_MS);
