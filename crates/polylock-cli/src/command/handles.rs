@@ -49,12 +49,12 @@ pub(crate) async fn acquire(global: &Global, args: &Acquire, output: &Output) ->
     };
     if !args.hold {
         let hold = guard.into_handle().await?;
-        return match print(&hold, hold.ttl(), output) {
+        return match output.deliver(&line(&hold, hold.ttl(), output)) {
             Ok(()) => Ok(0),
             Err(failure) => Err(after_release(failure, locks.release(&hold)).await),
         };
     }
-    if let Err(failure) = print(&guard.handle()?, guard.remaining(), output) {
+    if let Err(failure) = output.deliver(&line(&guard.handle()?, guard.remaining(), output)) {
         return Err(after_release(failure, guard.release()).await);
     }
     tokio::select! {
@@ -70,7 +70,7 @@ pub(crate) async fn renew(global: &Global, args: &Renew, output: &Output) -> Res
     let guard = locks.adopt_for(&hold, args.lease.unwrap_or(hold.ttl())).await?;
     let hold = guard.into_handle().await?;
     if !output.is_text() {
-        print(&hold, hold.ttl(), output)?;
+        output.data(&line(&hold, hold.ttl(), output))?;
     }
     output.detail(format!(
         "lock {} is held for another {}",
@@ -136,7 +136,8 @@ async fn connect(store: ChosenStore, limits: Option<&Waiting>) -> Result<Locks, 
     Ok(locks.connect().await?)
 }
 
-fn print(hold: &HoldHandle, expires_in: Duration, output: &Output) -> Result<(), Failure> {
+/// Returns the line with a handle.
+fn line(hold: &HoldHandle, expires_in: Duration, output: &Output) -> String {
     let text = hold.to_text();
     let line = match output.is_text() {
         true => text,
@@ -149,7 +150,7 @@ fn print(hold: &HoldHandle, expires_in: Duration, output: &Output) -> Result<(),
         })
         .to_string(),
     };
-    output.deliver(&(line + "\n"))
+    line + "\n"
 }
 
 fn parse(Handle { handle }: &Handle) -> Result<HoldHandle, Failure> {
@@ -249,13 +250,16 @@ async fn keep(global: &Global, args: &Acquire, output: &Output) -> Result<u8, Fa
         _ = &mut parent => return Ok(exit::SIGNAL),
         () = ended(&process) => return Ok(0),
     };
-    if let Err(failure) = print(&guard.handle()?, guard.remaining(), output) {
+    if let Err(failure) = output.deliver(&line(&guard.handle()?, guard.remaining(), output)) {
         return Err(after_release(failure, guard.release()).await);
     }
-    if !parent.await.unwrap_or(false) {
-        return Ok(guard.release().await.map(|()| 0)?);
-    }
+    let received = async {
+        if parent.await == Ok(true) {
+            std::future::pending::<()>().await;
+        }
+    };
     tokio::select! {
+        () = received => Ok(guard.release().await.map(|()| 0)?),
         reason = guard.lost() => Err(Error::Lost { name: guard.name().clone(), reason }.into()),
         () = ended(&process) => Ok(guard.release().await.map(|()| 0)?),
     }

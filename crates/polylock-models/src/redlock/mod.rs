@@ -341,7 +341,7 @@ impl Redlock {
         let elected =
             ballot.elected().filter(|token| client.seen <= *token && is_before_deadline(now, sent, TTL));
         match elected {
-            Some(token) if client.proposals.grant(id(index), token, Moment::NEVER) => {
+            Some(token) if client.proposals.grant(id(index), token, Moment::NEVER, Moment::NEVER) => {
                 client.grant = Some((token, sent, TTL));
                 (client.stage, client.has_held) = (Stage::Held, true);
                 client.channels.iter_mut().for_each(|channel| channel.has_removed = false);

@@ -207,6 +207,7 @@ impl RedlockBackend {
             && self.servers.proposals().grant(
                 request.id,
                 token.as_i64(),
+                began + lease,
                 request.obsolete_at(SystemClock.now()),
             )
         {

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use polylock_core::{
-    Clock, FencingToken, HoldTerms, KeepAlive, Mode, Operation, Request, Result, SystemClock,
+    Clock, FencingToken, HoldTerms, KeepAlive, Mode, Moment, Operation, Request, Result, SystemClock,
 };
 
 use super::{
@@ -41,16 +41,13 @@ impl Tally {
         }
     }
 
-    /// Returns true if servers that have no vote for this number get it again: a majority has extended it, or one server has and the others
-    /// may still make a majority. The vote of that server lasts as long as those that are given again.
-    ///
-    /// A majority is not required, because a server that is silent could have made one: of five servers, three have voted for the hold, and
-    /// one of these does not reply.
-    fn restores(&self, number: i64) -> bool {
-        match self.renewals.outcome() {
-            Some(outcome) => outcome == Renewed::Extended(number),
-            None => self.votes.iter().any(|(vote, _)| *vote == number),
-        }
+    /// Returns true if a majority may still have votes for this number, and no server has reported a break or a hold that was parked.
+    fn may_be_held(&self, number: i64) -> bool {
+        let replied = |with| self.renewals.replies.iter().flatten().any(|reply| *reply == with);
+        self.renewals.outcome().is_none()
+            && self.notice.is_empty()
+            && !replied(Extension::Marked)
+            && replied(Extension::Extended(number))
     }
 
     /// Returns the hold for this number, which a majority has extended, to `ttl` or beyond.
@@ -66,6 +63,7 @@ impl RedlockBackend {
     /// Extends the holds of `requests`. The outcome for a request without a majority of known replies is unknown; if that is so for all of
     /// them, it is an error.
     pub(super) async fn extend(&self, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>> {
+        let began = SystemClock.now();
         // The longest timeout, so that a request with a short lease does not make the others fail.
         let Some(timeout) = requests.iter().map(|request| self.servers.timeout_of(request)).max() else {
             return Ok(Vec::new());
@@ -95,7 +93,7 @@ impl RedlockBackend {
         })
         .await;
 
-        self.restore(&batch, &tallies, &replies);
+        self.restore(began, &batch, &tallies, &replies);
         let outcomes: Vec<_> = tallies.iter().map(|tally| tally.renewals.outcome()).collect();
         let unknown = outcomes.iter().filter(|outcome| outcome.is_none()).count();
         if unknown > 0 {
@@ -117,21 +115,32 @@ impl RedlockBackend {
             .collect())
     }
 
-    /// Records the leases that a majority has just extended, and gives votes again to servers that have none.
-    fn restore(&self, batch: &[Renewal], tallies: &[Tally], replies: &[Option<Result<Extensions>>]) {
+    /// Records the leases that a majority has extended since `began`, and gives votes again to servers that have none.
+    ///
+    /// Of five servers, three have voted for a hold, and one of these is silent: then the other two get the vote without a majority, as long
+    /// as the lease that the last one has confirmed lasts. But a server that has lost its data, and may have forgotten why it must refuse this
+    /// number, gets it from a majority only.
+    fn restore(
+        &self,
+        began: Moment,
+        batch: &[Renewal],
+        tallies: &[Tally],
+        replies: &[Option<Result<Extensions>>],
+    ) {
+        let now = SystemClock.now();
         let mut lost: BTreeMap<usize, Vec<(Sent, Renewal)>> = BTreeMap::new();
         let mut proposals = self.servers.proposals();
         for (index, renewal) in batch.iter().enumerate() {
             let Renewal { request, number } = renewal;
-            if !tallies[index].restores(*number) {
+            let is_extended = tallies[index].renewals.outcome() == Some(Renewed::Extended(*number));
+            if is_extended {
+                proposals.extend(request.id, began + request.ttl, request.obsolete_at(now));
+            } else if !tallies[index].may_be_held(*number) || !proposals.is_held(request.id, now) {
                 continue;
             }
-            if tallies[index].renewals.outcome().is_some() {
-                proposals.extend(request.id, request.obsolete_at(SystemClock.now()));
-            }
             for (server, reply) in replies.iter().enumerate() {
-                let Some(Ok(Extensions { outcomes, .. })) = reply else { continue };
-                if outcomes[index].0 != Extension::Absent {
+                let Some(Ok(Extensions { outcomes, counts })) = reply else { continue };
+                if outcomes[index].0 != Extension::Absent || !(is_extended || *counts) {
                     continue;
                 }
                 // Recorded before it is sent, so that the release goes to this server, too.

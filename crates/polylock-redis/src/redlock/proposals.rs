@@ -46,6 +46,8 @@ pub(super) struct Record {
     /// This number and all smaller ones are withdrawn; 0 if none is.
     pub(super) withdrawn: i64,
     pub(super) phase: Phase,
+    /// The time until which a majority has confirmed the hold.
+    held_until: Moment,
     /// True if a server may have recorded that the request waits.
     may_be_queued: bool,
     /// True if it was reported that the release is not confirmed.
@@ -102,6 +104,7 @@ impl Record {
             number,
             withdrawn: 0,
             phase: Phase::Claiming,
+            held_until: Moment::default(),
             may_be_queued: false,
             is_reported: false,
             servers,
@@ -189,11 +192,18 @@ impl Proposals {
         self.remove_if_complete(sent.request);
     }
 
-    /// Records that a majority has voted for `token`. Returns false if it was withdrawn in the meantime.
-    pub(super) fn grant(&mut self, request: RequestId, token: i64, until: Moment) -> bool {
+    /// Records that a majority has voted for `token`, and that the votes last until `held_until`. Returns false if it was withdrawn in the
+    /// meantime.
+    pub(super) fn grant(
+        &mut self,
+        request: RequestId,
+        token: i64,
+        held_until: Moment,
+        until: Moment,
+    ) -> bool {
         let record = self.records.get_mut(&request);
         let Some(record) = record.filter(|record| token > record.withdrawn) else { return false };
-        record.phase = Phase::Held(token);
+        (record.phase, record.held_until) = (Phase::Held(token), held_until);
         record.number = record.number.max(token);
         for server in &mut record.servers {
             (server.reply, server.is_uncertain, server.under_way) = (Reply::Missing, false, None);
@@ -210,9 +220,17 @@ impl Proposals {
         }
     }
 
-    /// Records that the lease of `request` was extended.
-    pub(super) fn extend(&mut self, request: RequestId, until: Moment) {
+    /// Records that a majority has extended the lease of `request`, to `held_until` at least.
+    pub(super) fn extend(&mut self, request: RequestId, held_until: Moment, until: Moment) {
         self.records.extend(&request, until);
+        if let Some(record) = self.records.get_mut(&request) {
+            record.held_until = record.held_until.max(held_until);
+        }
+    }
+
+    /// Returns true if the lease of `request` that a majority has confirmed has not ended at `now`.
+    pub(super) fn is_held(&self, request: RequestId, now: Moment) -> bool {
+        self.record(request).is_some_and(|record| now < record.held_until)
     }
 
     /// Withdraws all numbers that were proposed for `request`, which goes on claiming. Returns the number of servers that have to

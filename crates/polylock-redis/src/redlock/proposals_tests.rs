@@ -140,7 +140,7 @@ impl Run {
         let Some(number) = self.live.filter(|_| !self.held) else { return };
         let votes = self.servers.iter().filter(|server| server.vote == Some(number)).count();
         if votes >= quorum(SERVERS) {
-            assert!(self.proposals.grant(self.id, number, at(1000)));
+            assert!(self.proposals.grant(self.id, number, at(1000), at(1000)));
             self.held = true;
         }
     }
@@ -297,7 +297,7 @@ fn a_retried_release_keeps_the_replies_to_the_first_attempt() {
             let sent = proposals.on_send(id, server, 10).unwrap();
             proposals.on_reply(sent, DefiniteReply::Voted(10));
         }
-        assert!(proposals.grant(id, 10, at(1000)));
+        assert!(proposals.grant(id, 10, at(1000), at(1000)));
         proposals.release(id, at(1000));
     };
     hold(&mut proposals);
@@ -352,7 +352,7 @@ fn records_of_expired_holds_are_removed() {
             let sent = proposals.on_send(id, server, number).unwrap();
             proposals.on_reply(sent, DefiniteReply::Voted(number));
         }
-        assert!(proposals.grant(id, number, at(hold + 1000)));
+        assert!(proposals.grant(id, number, at(hold + 1000), at(hold + 1000)));
         most = most.max(proposals.len());
     }
     assert!(most < 4000, "{most} records of leases that last a second, one of which begins each millisecond");
@@ -366,7 +366,7 @@ fn replies_to_two_withdrawals_may_arrive_in_reverse_order() {
         let sent = proposals.on_send(id, server, 10).unwrap();
         proposals.on_reply(sent, DefiniteReply::Voted(10));
     }
-    assert!(proposals.grant(id, 10, at(1000)));
+    assert!(proposals.grant(id, 10, at(1000), at(1000)));
     proposals.release(id, at(1000));
     for server in 0..3 {
         proposals.on_withdrawal_sent(id, server, at(1));

@@ -188,7 +188,7 @@ impl Scripts {
         expiry: i64,
     ) -> ScriptInvocation<'_> {
         let mut call = self.call(&self.park, &request.name);
-        call.arg(&request.id.to_bytes()).arg(number).arg(vote_ms(left)).arg(expiry);
+        call.arg(&request.id.to_bytes()).arg(number).arg(vote_ms(left)).arg(self.keep_ms).arg(expiry);
         call
     }
 

@@ -121,7 +121,7 @@ async fn votes_for_different_numbers_extend_no_hold() {
 }
 
 /// Runs a script of the store with these arguments, as a copy of its message would, and returns the reply.
-async fn run_script(setup: &Setup, script: &str, name: &str, arguments: &[&str]) -> redis::Value {
+pub(super) async fn run_script(setup: &Setup, script: &str, name: &str, arguments: &[&str]) -> redis::Value {
     const PREFIX: &str = concat!(
         include_str!("../../../../crates/polylock-redis/src/redlock/scripts/membership.lua"),
         include_str!("../../../../crates/polylock-redis/src/redlock/scripts/common.lua")
@@ -156,6 +156,32 @@ async fn a_vote_that_is_restored_after_a_release_elsewhere_is_refused() {
     assert!(!restore("5").await, "a released request has a vote");
     pause(Duration::from_millis(400)).await;
     assert!(!restore("5").await, "the second refusal has shortened the first one");
+}
+
+/// 1. Another process ends a hold at a later time. One server has its vote, and another one has none.
+/// 2. The hold ends.
+/// 3. The first process, which has not heard of it, renews the hold.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_vote_of_a_parked_hold_is_not_restored() {
+    const KEEP: &str = include_str!("../../../../crates/polylock-redis/src/redlock/scripts/keep_alive.lua");
+    const PARK: &str = include_str!("../../../../crates/polylock-redis/src/redlock/scripts/park.lua");
+    const ID: &str = "0123456789abcdef";
+    const NEVER: &str = "9223372036854775807";
+    let setup = Setup::shared(3);
+    for has_vote in [true, false] {
+        let name = if has_vote { "voted" } else { "absent" };
+        let restore = async || {
+            let arguments = ["", "1", "", "60000", "1", ID, "5", "30000", "me", ""];
+            run_script(&setup, KEEP, name, &arguments).await;
+            setup.votes_of(&[0]).await == [1]
+        };
+        if has_vote {
+            assert!(restore().await, "the server has no vote");
+        }
+        run_script(&setup, PARK, name, &[ID, "5", "100", "60000", NEVER]).await;
+        clock::until("the hold has ended", async || setup.votes_of(&[0]).await == [0]).await;
+        assert!(!restore().await, "{name}: the hold has come back");
+    }
 }
 
 /// 1. Another request has the vote of a server. The proposal of a waiter is under way.

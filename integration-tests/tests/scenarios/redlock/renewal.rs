@@ -1,14 +1,15 @@
 //! A renewal requires a majority, and succeeds as long as there is one.
 
-use std::time::Duration;
+use std::{pin::pin, time::Duration};
 
+use futures_util::future::{Either, select};
 use polylock::LostReason;
 use polylock_integration_tests::{
-    clock::{self, now},
+    clock::{self, now, pause},
     proxy::{Direction, Flow},
 };
 
-use super::setup::Setup;
+use super::{keeping::run_script, setup::Setup};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_majority_the_lock_is_lost_at_its_deadline() {
@@ -95,6 +96,29 @@ async fn votes_are_restored_while_a_node_of_a_bare_majority_is_silent() {
     }
     setup.thaw(0);
     guard.release().await.unwrap();
+    setup.wait_until_free().await;
+}
+
+/// The break has reached one server so far, and may be on its way to the others.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_majority_no_vote_is_restored_after_a_break() {
+    const BREAK: &str = include_str!("../../../../crates/polylock-redis/src/redlock/scripts/break.lua");
+    const NEVER: &str = "9223372036854775807";
+    let setup = Setup::shared(5);
+    let locks = setup.open("&polylock.ttl=3s").await;
+    let guard = locks.lock("n").acquire().await.unwrap();
+    setup.wait_for_votes(&[1; 5]).await;
+    setup.freeze(4);
+    setup.query::<()>(1, &["DEL", &setup.key("r", "n")]).await;
+    let token = guard.fencing_token().to_string();
+    run_script(&setup, BREAK, "n", &[&token, "60000", "n", "a notice", "1", "channel", NEVER]).await;
+    let lost = guard.lost();
+    tokio::pin!(lost);
+    while let Either::Left(_) = select(pin!(pause(Duration::from_millis(50))), &mut lost).await {
+        assert_eq!(setup.votes_of(&[0, 1]).await, [0, 0], "a vote was restored");
+    }
+    setup.thaw(4);
+    drop(guard);
     setup.wait_until_free().await;
 }
 

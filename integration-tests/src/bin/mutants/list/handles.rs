@@ -34,8 +34,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "handles: a keeper keeps the lock although nobody has received its handle",
         file: "crates/polylock-cli/src/command/handles.rs",
-        from: "if !parent.await.unwrap_or(false) {",
-        to: "if parent.await.is_err() {",
+        from: "if parent.await == Ok(true) {",
+        to: "if parent.await.is_ok() {",
         test: ("cli", "handles::a_hold_whose_handle_nobody_receives_is_released"),
     },
     Mutant {

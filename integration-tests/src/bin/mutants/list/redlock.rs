@@ -166,9 +166,23 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "Redlock: votes are restored only after a majority has extended its own",
         file: "crates/polylock-redis/src/redlock/keep_alive.rs",
-        from: "None => self.votes.iter().any(|(vote, _)| *vote == number),",
-        to: "None => false,",
+        from: "self.renewals.outcome().is_none()\n            && self.notice",
+        to: "false\n            && self.notice",
         test: ("scenarios", "redlock::renewal::votes_are_restored_while_a_node_of_a_bare_majority_is_silent"),
+    },
+    Mutant {
+        name: "Redlock: a vote is restored although a server reports a break",
+        file: "crates/polylock-redis/src/redlock/keep_alive.rs",
+        from: "            && self.notice.is_empty()\n",
+        to: "",
+        test: ("scenarios", "redlock::renewal::without_a_majority_no_vote_is_restored_after_a_break"),
+    },
+    Mutant {
+        name: "Redlock: a vote is restored after its hold was parked",
+        file: "crates/polylock-redis/src/redlock/scripts/park.lua",
+        from: "accept(number + 1, ARGV[4])\n",
+        to: "",
+        test: ("scenarios", "redlock::keeping::a_vote_of_a_parked_hold_is_not_restored"),
     },
     Mutant {
         name: "Redlock: a release does not report the loss of most votes",

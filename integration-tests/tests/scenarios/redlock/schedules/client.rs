@@ -216,7 +216,7 @@ impl Schedule<'_> {
         let (deadline, decided) = (*began + TTL - MARGIN, ballot.is_decided());
         let request = this.request();
         if let Some(token) = elected
-            && this.proposals.grant(request, token, at(now + 100 * TTL))
+            && this.proposals.grant(request, token, at(now + TTL), at(now + 100 * TTL))
         {
             this.state = State::Held { acquired: now, token, deadline, renewal: None };
         } else if decided {
