@@ -28,7 +28,7 @@ use crate::{
 /// the store's URL nor the handle is passed to another process.
 const KEEPER: &str = "__keeper";
 
-/// The byte with which the process that has started a keeper confirms that it has passed the handle on.
+/// The byte that tells a keeper that its handle was passed on.
 const RECEIVED: u8 = b'\n';
 
 /// The interval at which a keeper looks for the process.
@@ -113,7 +113,7 @@ async fn acquired(store: ChosenStore, args: &Acquire) -> Result<(Locks, Guard), 
     }
 }
 
-/// Releases a hold of which the handle could not be printed: nobody knows it, so the lock would be held until the end of the lease.
+/// Releases a hold whose handle could not be printed. Without it, nobody could release the lock before the end of the lease.
 async fn after_release(failure: Failure, release: impl Future<Output = polylock::Result<()>>) -> Failure {
     match release.await {
         Ok(()) => with_outcome(failure, "the lock was released"),

@@ -439,13 +439,12 @@ impl Redlock {
         }
     }
 
-    /// Ends a renewal with too few replies. A server that has extended its vote is enough to give it to those that have none.
+    /// Ends a renewal with too few replies. If one server has extended its vote, those without one get it again.
     fn time_out_renewal(&self, client: &mut Client) {
-        let Some((renewals, _)) = client.renewal.take() else { return };
-        if let Some(Extension::Extended(token)) =
-            renewals.replies.iter().flatten().find(|reply| matches!(reply, Extension::Extended(_)))
+        if let (Some((renewals, _)), Some((token, ..))) = (client.renewal.take(), client.grant)
+            && renewals.replies.contains(&Some(Extension::Extended(token)))
         {
-            self.restore(client, CLIENT, *token);
+            self.restore(client, CLIENT, token);
         }
     }
 

@@ -41,13 +41,10 @@ impl Tally {
         }
     }
 
-    /// Returns true if a majority may still have votes for this number, and no server has reported a break or a hold that was parked.
-    fn may_be_held(&self, number: i64) -> bool {
-        let replied = |with| self.renewals.replies.iter().flatten().any(|reply| *reply == with);
-        self.renewals.outcome().is_none()
-            && self.notice.is_empty()
-            && !replied(Extension::Marked)
-            && replied(Extension::Extended(number))
+    /// Returns true if a server has extended its vote for this number, and none has reported a break or a hold that was parked.
+    fn is_held_somewhere(&self, number: i64) -> bool {
+        let replied = |with| self.renewals.replies.contains(&Some(with));
+        self.notice.is_empty() && !replied(Extension::Marked) && replied(Extension::Extended(number))
     }
 
     /// Returns the hold for this number, which a majority has extended, to `ttl` or beyond.
@@ -93,8 +90,8 @@ impl RedlockBackend {
         })
         .await;
 
-        self.restore(began, &batch, &tallies, &replies);
         let outcomes: Vec<_> = tallies.iter().map(|tally| tally.renewals.outcome()).collect();
+        self.restore(began, &batch, &tallies, &outcomes, &replies);
         let unknown = outcomes.iter().filter(|outcome| outcome.is_none()).count();
         if unknown > 0 {
             let error = no_majority(Operation::Renew, nodes, &replies);
@@ -125,6 +122,7 @@ impl RedlockBackend {
         began: Moment,
         batch: &[Renewal],
         tallies: &[Tally],
+        outcomes: &[Option<Renewed>],
         replies: &[Option<Result<Extensions>>],
     ) {
         let now = SystemClock.now();
@@ -132,15 +130,18 @@ impl RedlockBackend {
         let mut proposals = self.servers.proposals();
         for (index, renewal) in batch.iter().enumerate() {
             let Renewal { request, number } = renewal;
-            let is_extended = tallies[index].renewals.outcome() == Some(Renewed::Extended(*number));
-            if is_extended {
-                proposals.extend(request.id, began + request.ttl, request.obsolete_at(now));
-            } else if !tallies[index].may_be_held(*number) || !proposals.is_held(request.id, now) {
-                continue;
-            }
+            let tally = &tallies[index];
+            let by_majority = match outcomes[index] {
+                Some(Renewed::Extended(extended)) if extended == *number => {
+                    proposals.extend(request.id, began + request.ttl, request.obsolete_at(now));
+                    true
+                }
+                None if tally.is_held_somewhere(*number) && proposals.is_held(request.id, now) => false,
+                _ => continue,
+            };
             for (server, reply) in replies.iter().enumerate() {
                 let Some(Ok(Extensions { outcomes, counts })) = reply else { continue };
-                if outcomes[index].0 != Extension::Absent || !(is_extended || *counts) {
+                if outcomes[index].0 != Extension::Absent || !(by_majority || *counts) {
                     continue;
                 }
                 // Recorded before it is sent, so that the release goes to this server, too.

@@ -7,7 +7,11 @@ use polylock_core::{Backend, ClaimOutcome, KeepAlive, LockName, Mode, Request, i
 use polylock_integration_tests::clock::{self, now, pause};
 use polylock_redis::redlock::connect;
 
-use super::setup::{Setup, config};
+use super::setup::{NEVER, Setup, config};
+
+const KEEP_ALIVE: &str = include_str!("../../../../crates/polylock-redis/src/redlock/scripts/keep_alive.lua");
+/// The id of a request.
+const ID: &str = "0123456789abcdef";
 
 /// The store waits longer for a silent server than a busy machine delays one.
 const TIMEOUT: &str = "&polylock.operation_timeout=2s";
@@ -120,38 +124,21 @@ async fn votes_for_different_numbers_extend_no_hold() {
     setup.wait_until_free().await;
 }
 
-/// Runs a script of the store with these arguments, as a copy of its message would, and returns the reply.
-pub(super) async fn run_script(setup: &Setup, script: &str, name: &str, arguments: &[&str]) -> redis::Value {
-    const PREFIX: &str = concat!(
-        include_str!("../../../../crates/polylock-redis/src/redlock/scripts/membership.lua"),
-        include_str!("../../../../crates/polylock-redis/src/redlock/scripts/common.lua")
-    );
-    let (text, keys) = (format!("{PREFIX}{script}"), ["r", "n", "b", "w"].map(|kind| setup.key(kind, name)));
-    let mut command = vec!["EVAL", &text, "4"];
-    command.extend(keys.iter().map(String::as_str));
-    command.extend(arguments);
-    setup.query(0, &command).await
-}
-
 /// 1. A server has lost a vote, and its client sends it again; the message is late.
 /// 2. Another process releases the hold by its handle. Its withdrawal names no number.
 /// 3. The message arrives.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_vote_that_is_restored_after_a_release_elsewhere_is_refused() {
-    const RESTORE: &str =
-        include_str!("../../../../crates/polylock-redis/src/redlock/scripts/keep_alive.lua");
     const REFUSE: &str = include_str!("../../../../crates/polylock-redis/src/redlock/scripts/refuse.lua");
-    const ID: &str = "0123456789abcdef";
-    const NEVER: &str = "9223372036854775807";
     let setup = Setup::shared(3);
     let restore = async |number: &str| {
-        run_script(&setup, RESTORE, "a", &["", "1", "", "60000", "1", ID, number, "30000", "me", ""]).await;
+        setup.run_script(KEEP_ALIVE, "a", &["", "1", "", "60000", "1", ID, number, "30000", "me", ""]).await;
         setup.votes_of(&[0]).await == [1]
     };
     assert!(restore("5").await, "the server has no vote");
     setup.query::<()>(0, &["DEL", &setup.key("r", "a")]).await;
     for time in ["30000", "300"] {
-        run_script(&setup, REFUSE, "a", &[ID, time, NEVER]).await;
+        setup.run_script(REFUSE, "a", &[ID, time, NEVER]).await;
     }
     assert!(!restore("5").await, "a released request has a vote");
     pause(Duration::from_millis(400)).await;
@@ -163,22 +150,19 @@ async fn a_vote_that_is_restored_after_a_release_elsewhere_is_refused() {
 /// 3. The first process, which has not heard of it, renews the hold.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_vote_of_a_parked_hold_is_not_restored() {
-    const KEEP: &str = include_str!("../../../../crates/polylock-redis/src/redlock/scripts/keep_alive.lua");
     const PARK: &str = include_str!("../../../../crates/polylock-redis/src/redlock/scripts/park.lua");
-    const ID: &str = "0123456789abcdef";
-    const NEVER: &str = "9223372036854775807";
     let setup = Setup::shared(3);
     for has_vote in [true, false] {
         let name = if has_vote { "voted" } else { "absent" };
         let restore = async || {
             let arguments = ["", "1", "", "60000", "1", ID, "5", "30000", "me", ""];
-            run_script(&setup, KEEP, name, &arguments).await;
+            setup.run_script(KEEP_ALIVE, name, &arguments).await;
             setup.votes_of(&[0]).await == [1]
         };
         if has_vote {
             assert!(restore().await, "the server has no vote");
         }
-        run_script(&setup, PARK, name, &[ID, "5", "100", "60000", NEVER]).await;
+        setup.run_script(PARK, name, &[ID, "5", "100", "60000", NEVER]).await;
         clock::until("the hold has ended", async || setup.votes_of(&[0]).await == [0]).await;
         assert!(!restore().await, "{name}: the hold has come back");
     }
@@ -191,17 +175,16 @@ async fn a_vote_of_a_parked_hold_is_not_restored() {
 async fn a_late_proposal_of_a_request_that_was_withdrawn_waits_for_nothing() {
     const PROPOSE: &str = include_str!("../../../../crates/polylock-redis/src/redlock/scripts/propose.lua");
     const RELEASE: &str = include_str!("../../../../crates/polylock-redis/src/redlock/scripts/release.lua");
-    const NEVER: &str = "9223372036854775807";
-    const IDS: [&str; 2] = ["0123456789abcdef", "fedcba9876543210"];
+    const IDS: [&str; 2] = [ID, "fedcba9876543210"];
     let setup = Setup::shared(3);
     let propose = async |id: &str, number: &str, channel: &str| {
         let arguments = ["", "1", "", id, number, "0", "30000", "60000", "me", "", channel, "5000"];
-        run_script(&setup, PROPOSE, "a", &arguments).await;
+        setup.run_script(PROPOSE, "a", &arguments).await;
         setup.query::<bool>(0, &["EXISTS", &setup.key("w", "a")]).await
     };
     assert!(!propose(IDS[0], "5", "").await);
     assert!(propose(IDS[1], "7", "me").await, "a waiter is recorded");
-    run_script(&setup, RELEASE, "a", &[IDS[1], "9", "60000", "me", "a", NEVER]).await;
+    setup.run_script(RELEASE, "a", &[IDS[1], "9", "60000", "me", "a", NEVER]).await;
     assert!(!propose(IDS[1], "9", "me").await, "a late proposal is recorded as waiting");
     assert!(propose(IDS[1], "11", "me").await, "the next one is recorded");
 }
@@ -213,8 +196,8 @@ async fn a_late_proposal_of_a_request_that_was_withdrawn_waits_for_nothing() {
 async fn a_holder_that_one_server_has_refused_does_not_wait_there_after_its_release() {
     const PROPOSE: &str = include_str!("../../../../crates/polylock-redis/src/redlock/scripts/propose.lua");
     let setup = Setup::shared(3);
-    let arguments = ["", "1", "", "0123456789abcdef", "5", "0", "30000", "60000", "me", "", "", "0"];
-    run_script(&setup, PROPOSE, "a", &arguments).await;
+    let arguments = ["", "1", "", ID, "5", "0", "30000", "60000", "me", "", "", "0"];
+    setup.run_script(PROPOSE, "a", &arguments).await;
     let locks = setup.open(TIMEOUT).await;
     let guard = locks.lock("a").acquire().await.unwrap();
     let waits = async || setup.query::<bool>(0, &["EXISTS", &setup.key("w", "a")]).await;

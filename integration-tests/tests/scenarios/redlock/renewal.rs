@@ -9,7 +9,7 @@ use polylock_integration_tests::{
     proxy::{Direction, Flow},
 };
 
-use super::{keeping::run_script, setup::Setup};
+use super::setup::{NEVER, Setup};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_majority_the_lock_is_lost_at_its_deadline() {
@@ -103,7 +103,6 @@ async fn votes_are_restored_while_a_node_of_a_bare_majority_is_silent() {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_majority_no_vote_is_restored_after_a_break() {
     const BREAK: &str = include_str!("../../../../crates/polylock-redis/src/redlock/scripts/break.lua");
-    const NEVER: &str = "9223372036854775807";
     let setup = Setup::shared(5);
     let locks = setup.open("&polylock.ttl=3s").await;
     let guard = locks.lock("n").acquire().await.unwrap();
@@ -111,7 +110,7 @@ async fn without_a_majority_no_vote_is_restored_after_a_break() {
     setup.freeze(4);
     setup.query::<()>(1, &["DEL", &setup.key("r", "n")]).await;
     let token = guard.fencing_token().to_string();
-    run_script(&setup, BREAK, "n", &[&token, "60000", "n", "a notice", "1", "channel", NEVER]).await;
+    setup.run_script(BREAK, "n", &[&token, "60000", "n", "a notice", "1", "channel", NEVER]).await;
     let lost = guard.lost();
     tokio::pin!(lost);
     while let Either::Left(_) = select(pin!(pause(Duration::from_millis(50))), &mut lost).await {

@@ -19,6 +19,9 @@ pub(crate) const MAX_FREE_TIME: Duration = Duration::from_secs(3);
 /// Options of a client that waits for a node which a busy machine delays, and does not regard it as silent.
 pub(crate) const PATIENT: &str = "&polylock.operation_timeout=5s";
 
+/// The time at which a message expires that never does, in us by the node's clock.
+pub(crate) const NEVER: &str = "9223372036854775807";
+
 /// Nodes, and one route to them.
 #[derive(Debug)]
 pub(crate) struct Setup {
@@ -135,6 +138,20 @@ impl Setup {
     pub(crate) async fn query<T: FromRedisValue>(&self, node: usize, command: &[&str]) -> T {
         let mut connection = connection(&self.servers[node]).await;
         redis::cmd(command[0]).arg(&command[1..]).query_async(&mut connection).await.unwrap()
+    }
+
+    /// Runs a script of the store at the first node with these arguments, as a copy of its message would, and returns the reply.
+    pub(crate) async fn run_script(&self, script: &str, name: &str, arguments: &[&str]) -> redis::Value {
+        const PREFIX: &str = concat!(
+            include_str!("../../../../crates/polylock-redis/src/redlock/scripts/membership.lua"),
+            include_str!("../../../../crates/polylock-redis/src/redlock/scripts/common.lua")
+        );
+        let (text, keys) =
+            (format!("{PREFIX}{script}"), ["r", "n", "b", "w"].map(|kind| self.key(kind, name)));
+        let mut command = vec!["EVAL", &text, "4"];
+        command.extend(keys.iter().map(String::as_str));
+        command.extend(arguments);
+        self.query(0, &command).await
     }
 
     /// Returns the key of this kind of a lock.

@@ -166,15 +166,15 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "Redlock: votes are restored only after a majority has extended its own",
         file: "crates/polylock-redis/src/redlock/keep_alive.rs",
-        from: "self.renewals.outcome().is_none()\n            && self.notice",
-        to: "false\n            && self.notice",
+        from: "None if tally.is_held_somewhere(*number)",
+        to: "None if false && tally.is_held_somewhere(*number)",
         test: ("scenarios", "redlock::renewal::votes_are_restored_while_a_node_of_a_bare_majority_is_silent"),
     },
     Mutant {
         name: "Redlock: a vote is restored although a server reports a break",
         file: "crates/polylock-redis/src/redlock/keep_alive.rs",
-        from: "            && self.notice.is_empty()\n",
-        to: "",
+        from: "        self.notice.is_empty()\n",
+        to: "        true\n",
         test: ("scenarios", "redlock::renewal::without_a_majority_no_vote_is_restored_after_a_break"),
     },
     Mutant {
