@@ -173,8 +173,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "Redlock: a vote is restored although a server reports a break",
         file: "crates/polylock-redis/src/redlock/keep_alive.rs",
-        from: "        self.notice.is_empty()\n",
-        to: "        true\n",
+        from: "self.notice.is_empty() && !replied",
+        to: "!replied",
         test: ("scenarios", "redlock::renewal::without_a_majority_no_vote_is_restored_after_a_break"),
     },
     Mutant {
