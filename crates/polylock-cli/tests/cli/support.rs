@@ -153,7 +153,7 @@ pub(crate) fn is_alive(pid: Pid) -> bool {
     }
 }
 
-/// Returns the warden of a `polylock run`.
+/// Returns the warden of a `polylock run`, when it waits for events: before that, polylock may not know yet that the command has begun.
 pub(crate) fn warden_of(pid: Pid) -> Pid {
     let mut found = None;
     eventually("a warden", || {
@@ -161,9 +161,10 @@ pub(crate) fn warden_of(pid: Pid) -> Pid {
             let id = Pid::from_raw(entry.file_name().to_str()?.parse().ok()?)?;
             let line = fs::read(entry.path().join("cmdline")).ok()?;
             let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
-            let parent = stat.rsplit_once(") ")?.1.split(' ').nth(1)?.to_owned();
+            let mut fields = stat.rsplit_once(") ")?.1.split(' ');
+            let (state, parent) = (fields.next()?, fields.next()?);
             let is_warden = line.split(|byte| *byte == 0).nth(1) == Some(b"__warden");
-            (is_warden && parent == pid.to_string() && is_alive(id)).then_some(id)
+            (is_warden && state == "S" && parent == pid.to_string()).then_some(id)
         });
         found.is_some()
     });

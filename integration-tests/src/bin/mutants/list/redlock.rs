@@ -372,4 +372,14 @@ pub(super) const MUTANTS: &[Mutant] = &[
             "redlock::numbers::tests::numbers_that_a_majority_refuses_are_not_continued",
         ),
     },
+    Mutant {
+        name: "Redlock: a release does not end the wait at a server that has refused the request",
+        file: "crates/polylock-redis/src/redlock/backend.rs",
+        from: "let is_noted = proposals.may_be_queued(request.id);",
+        to: "let is_noted = false;",
+        test: (
+            "scenarios",
+            "redlock::keeping::a_holder_that_one_server_has_refused_does_not_wait_there_after_its_release",
+        ),
+    },
 ];
