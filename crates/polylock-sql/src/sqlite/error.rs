@@ -75,7 +75,7 @@ pub(super) fn from_driver(operation: Operation, file: &Path, error: sqlx::Error)
     let (mut fault, mut advice) = (fault(&error), advice(&error).map(str::to_owned));
     if operation == Operation::Connect && code(&error) == Some(CANTOPEN) {
         fault = Fault::Permanent;
-        if let Some((found, words)) = check_access(file) {
+        if let Some((found, words)) = lacks_descriptors().or_else(|| check_access(file)) {
             (fault, advice) = (found, Some(words));
         }
     }
@@ -102,6 +102,18 @@ pub(super) fn from_system(file: &Path, error: &io::Error) -> Error {
         _ => Fault::Permanent,
     };
     advise(Operation::Connect, file, fault, error.to_string())
+}
+
+/// Returns the reason for which this process opens no file at all.
+fn lacks_descriptors() -> Option<(Fault, String)> {
+    let error = std::fs::File::open("/dev/null").err()?;
+    let advice = match error.raw_os_error()? {
+        // EMFILE and ENFILE on Unix.
+        24 => "this process may open no more files: raise its limit (ulimit -n)",
+        23 => "this machine may open no more files: raise its limit (fs.file-max)",
+        _ => return None,
+    };
+    Some((Fault::Temporary, advice.to_owned()))
 }
 
 /// Returns the reason why a file can't be opened, which SQLite does not report. Checks it without opening it, because closing any

@@ -1,5 +1,7 @@
 //! The path of the file: SQLite's locks must work there, and it must still lead to the same file.
 
+#[cfg(unix)]
+use std::ffi::OsStr;
 use std::{
     io,
     path::{Path, PathBuf},
@@ -12,6 +14,9 @@ use polylock_core::{ConfigError, Executor, Result};
 use super::error;
 #[cfg(unix)]
 use crate::engine::rows;
+
+/// The longest path that SQLite opens, in bytes (`SQLITE_MAX_PATHNAME`), and the longest name with room for the suffix `-journal` or `-holders`.
+const MAX_BYTES: [usize; 2] = [504, 247];
 
 /// A FUSE file system may lead to another machine or to the local disk.
 const FUSE: &str = "FUSE";
@@ -43,12 +48,22 @@ impl Identity {
 /// another file, and so that SQLite does not parse a name as a URI.
 ///
 /// # Errors
-/// [`ConfigError`] if the file system does not keep SQLite's locks; an error of the file system otherwise.
+/// [`ConfigError`] if the path is too long, or the file system does not keep SQLite's locks; an error of the file system otherwise.
 pub(super) async fn prepare_path(path: PathBuf) -> Result<PathBuf> {
     let requested = path.clone();
+    let path = std::path::absolute(path).map_err(|failure| error::from_system(&requested, &failure))?;
+    let bytes = [path.as_os_str().len(), path.file_name().unwrap_or_default().len()];
+    if bytes.iter().zip(MAX_BYTES).any(|(bytes, max)| *bytes > max) {
+        let ([path, name], [max_path, max_name]) = (bytes, MAX_BYTES);
+        let problem = format!(
+            "the path of the file has {path} bytes, {name} of them in its name: SQLite opens up to {max_path}, with up to {max_name} in the name"
+        );
+        return Err(ConfigError::new("store", problem).into());
+    }
     // A network file system that does not respond would block the I/O thread.
-    let result = Executor::current().blocking(move || create_directories(&path)).await;
-    let (path, file_system) = result
+    let absolute = path.clone();
+    let result = Executor::current().blocking(move || create_directories(&absolute)).await;
+    let file_system = result
         .unwrap_or_else(|failure| Err(io::Error::other(failure)))
         .map_err(|failure| error::from_system(&requested, &failure))?;
     if file_system == Some(FUSE) {
@@ -70,21 +85,20 @@ pub(super) async fn prepare_path(path: PathBuf) -> Result<PathBuf> {
     Ok(path)
 }
 
-fn create_directories(path: &Path) -> io::Result<(PathBuf, Option<&'static str>)> {
-    let path = std::path::absolute(path)?;
-    if std::fs::metadata(&path).is_ok_and(|found| !found.is_file() && !found.is_dir()) {
+/// Returns the network file system of the path, if it is on one.
+fn create_directories(path: &Path) -> io::Result<Option<&'static str>> {
+    if std::fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir()) {
         return Err(io::Error::other("it is not a regular file"));
     }
-    let directory = path.parent().unwrap_or(&path);
+    let directory = path.parent().unwrap_or(path);
     std::fs::create_dir_all(directory)?;
-    let file_system = network_file_system(directory);
-    Ok((path, file_system))
+    Ok(network_file_system(directory))
 }
 
 /// Creates the file at `path`, if there is none, with rights for its owner alone: a user with read access can release the locks of others.
 /// SQLite gives the files beside it the same rights.
 ///
-/// The file is created under another name and then linked: closing a file that others have begun to use would drop their locks.
+/// The file is created under another name and then renamed: closing a file that others have begun to use would drop their locks.
 #[cfg(unix)]
 pub(super) async fn create_private(path: &Path) {
     let path = path.to_owned();
@@ -96,13 +110,24 @@ pub(super) async fn create_private(path: &Path) {
         let mut draft = path.clone().into_os_string();
         draft.push(format!("-new-{}", rows::hex(&RequestId::random().to_bytes())));
         drop(std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?);
-        let linked = std::fs::hard_link(&draft, &path);
-        std::fs::remove_file(&draft)?;
-        linked
+        publish(&draft, &path).inspect_err(|_| drop(std::fs::remove_file(&draft)))
     });
-    // Another program was faster, or the file system has no hard links: SQLite creates the file, with the rights that the umask leaves. Any
+    // Another program was faster, or the file system can't rename in this way: SQLite creates the file, with the rights that the umask leaves. Any
     // other fault of the path is reported by SQLite, too.
     result.await.ok();
+}
+
+/// Renames `draft` to `path`, where no file may be.
+#[cfg(target_os = "linux")]
+fn publish(draft: &OsStr, path: &Path) -> io::Result<()> {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    renameat_with(CWD, draft, CWD, path, RenameFlags::NOREPLACE).map_err(Into::into)
+}
+
+#[cfg(all(unix, not(target_os = "linux")))]
+fn publish(draft: &OsStr, path: &Path) -> io::Result<()> {
+    std::fs::hard_link(draft, path)?;
+    std::fs::remove_file(draft)
 }
 
 #[cfg(not(unix))]

@@ -10,6 +10,7 @@ mod dialect;
 mod error;
 mod file;
 mod hand_over;
+mod names;
 mod process_lock;
 #[cfg(all(feature = "simulation", target_os = "linux"))]
 pub mod simulation;

@@ -44,6 +44,8 @@ impl ProcessLock {
     pub(super) async fn take(database: &Path) -> Self {
         let database = database.to_owned();
         let locked = Executor::current().blocking(move || {
+            // Beside the file itself and not beside a link to it, as SQLite does with the files of its own.
+            let database = std::fs::canonicalize(database)?;
             let mut path = database.clone().into_os_string();
             path.push("-holders");
             Locked::take(&database, &PathBuf::from(path))

@@ -8,6 +8,7 @@ mod faults;
 mod full;
 mod grants;
 mod leftovers;
+mod names;
 mod order;
 mod version;
 mod waking;

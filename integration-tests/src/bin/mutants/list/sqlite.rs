@@ -127,4 +127,25 @@ pub(super) const MUTANTS: &[Mutant] = &[
         to: "(request = ?2 OR expires_at <= {now})",
         test: ("sqlite", "dead_processes::a_keep_alive_makes_a_hold_outlive_its_process"),
     },
+    Mutant {
+        name: "SQLite: a file with a hard link is opened",
+        file: "crates/polylock-sql/src/sqlite/names.rs",
+        from: "(found.stx_nlink > 1).then_some(LINKED)",
+        to: "None",
+        test: ("sqlite", "names::a_file_with_a_hard_link_is_refused"),
+    },
+    Mutant {
+        name: "SQLite: a file that is a mount is opened",
+        file: "crates/polylock-sql/src/sqlite/names.rs",
+        from: "is_mount.then_some(MOUNTED)",
+        to: "None",
+        test: ("sqlite", "names::a_file_that_is_a_mount_is_refused"),
+    },
+    Mutant {
+        name: "SQLite: the file of the holders is beside a link",
+        file: "crates/polylock-sql/src/sqlite/process_lock.rs",
+        from: "            let database = std::fs::canonicalize(database)?;\n",
+        to: "",
+        test: ("sqlite", "names::a_dead_holder_behind_a_symbolic_link_blocks_nobody"),
+    },
 ];
