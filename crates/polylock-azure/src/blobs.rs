@@ -89,6 +89,8 @@ pub(crate) struct BlobState {
     pub(crate) leased: bool,
     /// True if that lease was broken, and lasts until its break period is over.
     pub(crate) breaking: bool,
+    /// True if that lease has no end: another program has made it.
+    pub(crate) endless: bool,
     /// The time since the last change of the blob, to the second.
     pub(crate) age: Duration,
 }
@@ -254,6 +256,8 @@ impl Blobs {
             content: Content::read(|key| metadata(headers, key)),
             leased: matches!(state, Some("leased" | "breaking")),
             breaking: state == Some("breaking"),
+            endless: headers.get_optional_str(&HeaderName::from_static("x-ms-lease-duration"))
+                == Some("infinite"),
             age: age(date(headers, "date"), date(headers, "last-modified")),
         })
     }

@@ -45,7 +45,8 @@ impl AzureBackend {
                 Err(cause) if is_gone(&cause) => return Ok(ended),
                 Err(cause) => return Err(cause),
             };
-            let entry = holder_entry(&state.content, state.age).filter(|entry| order.is_target(entry.token));
+            let entry = holder_entry(&state.content, state.endless, state.age);
+            let entry = entry.filter(|entry| order.is_target(entry.token));
             let Some(entry) = entry else { return Ok(ended) };
             // Written before the lease is broken, so that the holder finds it.
             let notice = self.post_notice(name, &state, &order.notice).await?;

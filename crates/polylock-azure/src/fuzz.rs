@@ -58,7 +58,7 @@ fn metadata(input: &[u8]) {
     let pairs = pairs(&text);
     let get = |key: &str| pairs.get(key).copied();
     let content = Content::read(get);
-    drop(holder_entry(&content, Duration::MAX));
+    drop(holder_entry(&content, false, Duration::MAX));
     if let Content::Grant(record) = content {
         assert!(record.token.as_i64() >= 0 && OwnerId::new(record.owner.as_str()).is_ok(), "{record:?}");
         let written = record.metadata();

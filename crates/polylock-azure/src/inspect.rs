@@ -4,7 +4,7 @@ use std::{pin::pin, time::Duration};
 
 use async_trait::async_trait;
 use azure_core::time::OffsetDateTime;
-use azure_storage_blob::models::{BlobItem, LeaseState};
+use azure_storage_blob::models::{BlobItem, LeaseDuration, LeaseState};
 use futures_util::TryStreamExt;
 use polylock_core::{
     BreakOrder, Entry, Inspect, LockName, LockStatus, Mode, Operation, OwnerId, PastGrant, Result,
@@ -21,9 +21,18 @@ use crate::{
 /// The time limit of interactive operations.
 pub(crate) const INTERACTIVE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Returns the holder, from the metadata and their age.
-pub(crate) fn holder_entry(content: &Content, age: Duration) -> Option<Entry> {
+/// The time that is shown as left of a lease that has no end.
+const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
+/// The label of a holder whose lease has no end.
+const ENDLESS: &str = "an infinite lease of another program: `polylock break --force` ends it";
+
+/// Returns the holder, from the metadata and their age. An `endless` lease is none of polylock, so its holder is not that of the metadata.
+pub(crate) fn holder_entry(content: &Content, endless: bool, age: Duration) -> Option<Entry> {
     match content {
+        Content::Grant(Record { token, .. }) if endless => {
+            let unknown = OwnerId::new("unknown").ok()?;
+            Some(Entry::new(Mode::Exclusive, unknown, ENDLESS, Some(*token), age, FOREVER))
+        }
         Content::Grant(Record { token, owner, label, ttl, .. }) => {
             // The service does not return the time left of a lease.
             Some(Entry::new(Mode::Exclusive, owner.clone(), label, Some(*token), age, *ttl))
@@ -48,7 +57,9 @@ impl AzureBackend {
         let free = || LockStatus::new(name.clone(), Vec::new(), Vec::new());
         match self.blobs.get_state(name, None, INTERACTIVE_TIMEOUT).await {
             Ok(state) if state.leased => {
-                let Some(entry) = holder_entry(&state.content, state.age) else { return Ok(free()) };
+                let Some(entry) = holder_entry(&state.content, state.endless, state.age) else {
+                    return Ok(free());
+                };
                 let entry = self.with_notice(name, entry, &state.content, state.breaking).await?;
                 Ok(LockStatus::new(name.clone(), vec![entry], Vec::new()))
             }
@@ -104,7 +115,9 @@ impl AzureBackend {
         };
         let metadata = item.metadata.and_then(|metadata| metadata.values).unwrap_or_default();
         let content = Content::read(|key| metadata.get(key).map(String::as_str));
-        let Some(entry) = holder_entry(&content, age(now, properties.last_modified)) else { return Ok(None) };
+        let endless = properties.lease_duration == Some(LeaseDuration::Infinite);
+        let entry = holder_entry(&content, endless, age(now, properties.last_modified));
+        let Some(entry) = entry else { return Ok(None) };
         let entry = self.with_notice(&name, entry, &content, breaking).await?;
         Ok(Some(LockStatus::new(name, vec![entry], Vec::new())))
     }

@@ -323,3 +323,19 @@ async fn a_broken_hold_is_reported_by_its_adoption_and_can_be_released_by_its_ha
     };
     tokio::join!(broken_by(true), broken_by(false));
 }
+
+/// Its last holder has released the lock long ago, and must not be looked for.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_infinite_lease_of_another_program_is_not_shown_as_the_last_holder() {
+    let namespace = Namespace::of(server());
+    let locks = namespace.locks().await;
+    acquire(&locks, "a").await.release().await.unwrap();
+    let lease = "x-ms-lease-action: acquire\nx-ms-lease-duration: -1";
+    namespace.expect_reply(&format!("PUT {}/a?comp=lease\n{lease}", namespace.path), " 201 ").await;
+    for status in [locks.inspect("a").await.unwrap(), locks.list("a").await.unwrap().remove(0)] {
+        let [holder] = &status.holders[..] else { panic!("{status:?}") };
+        assert!(holder.owner.as_str() == "unknown" && holder.label.contains("infinite"), "{status:?}");
+    }
+    assert_eq!(locks.break_lock("a").force().await.unwrap().len(), 1);
+    acquire(&locks, "a").await.release().await.unwrap();
+}
