@@ -46,7 +46,7 @@ impl From<Error> for Failure {
             Error::NotAcquired { .. } => (NOT_ACQUIRED, ""),
             Error::Lost { .. } => (LOST, ""),
             Error::Unavailable(unavailable) => match unavailable.fault {
-                Fault::Denied => (DENIED, ""),
+                Fault::Denied | Fault::Revoked => (DENIED, ""),
                 Fault::Temporary => {
                     (UNAVAILABLE, "; check that the store is running and that the URL is correct")
                 }
@@ -86,6 +86,7 @@ mod tests {
             (unavailable(Fault::Temporary), UNAVAILABLE),
             (unavailable(Fault::Permanent), UNAVAILABLE),
             (unavailable(Fault::Denied), DENIED),
+            (unavailable(Fault::Revoked), DENIED),
             (ConfigError::new("store", "no scheme").into(), CONFIG),
             (InvalidName::Empty.into(), USAGE),
         ] {

@@ -99,7 +99,10 @@ impl Error {
     /// Returns true if a retry may succeed: the store is unavailable for the moment.
     #[must_use]
     pub fn is_temporary(&self) -> bool {
-        matches!(self, Self::Unavailable(unavailable) if unavailable.fault == Fault::Temporary)
+        matches!(
+            self,
+            Self::Unavailable(unavailable) if matches!(unavailable.fault, Fault::Temporary | Fault::Revoked)
+        )
     }
 
     /// Returns the time after which the store will be available, if this is a temporary error and the store has stated it.
@@ -264,6 +267,10 @@ pub enum Fault {
     /// The store rejects the credentials.
     #[error("access denied; check user, password and rights")]
     Denied,
+    /// The store rejects the credentials that it has accepted before, for example while a password is replaced: core retries, within the
+    /// caller's limits. Core reports this instead of [`Self::Denied`] once a claim or a renewal of this program has succeeded.
+    #[error("access denied, which was granted before; check user, password and rights")]
+    Revoked,
 }
 
 /// An operation on a store, as it appears in errors and metrics.

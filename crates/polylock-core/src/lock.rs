@@ -105,8 +105,12 @@ impl Lock {
     }
 
     /// Sets the time for which the store may be unreachable, without interruption, before waiting fails.
+    ///
+    /// A try waits for the store for this time, too, and never for another holder; without this setting it fails at once. An outage of the
+    /// store includes a failover: until its server accepts writes again, and accepts the credentials that it has accepted before.
     pub const fn outage(mut self, outage: Duration) -> Self {
         self.options.outage = outage;
+        self.options.tries_wait_for_store = true;
         self
     }
 
@@ -228,7 +232,7 @@ impl Lock {
     ///
     /// # Errors
     /// The same as [`acquire`](Self::acquire), except [`Error::NotAcquired`]. The request is not retried if the store does not
-    /// reply; a [`wait`](Self::wait), if one is set, limits the time for the reply.
+    /// reply, unless an [`outage`](Self::outage) is set for this lock; a [`wait`](Self::wait), if one is set, limits the time for the reply.
     ///
     /// # Cancel safety
     /// The future may be dropped at any point.
@@ -256,7 +260,12 @@ impl Lock {
         request.queues = queues;
         request.outlives_process = self.handle.context.holds_outlive_process || !self.hold.min.is_zero();
         // Zero means no queueing; it can't be the time limit for the store's reply.
-        let wait = self.options.wait.filter(|wait| !wait.is_zero());
+        let mut wait = self.options.wait.filter(|wait| !wait.is_zero());
+        let outage = self.options.outage_of(!queues);
+        if !queues && !outage.is_zero() {
+            // A try waits for nothing but the store.
+            wait = Some(wait.unwrap_or(outage).min(outage));
+        }
         self.hold.check()?;
         if queues && !self.reentrant && self.options.deadlock_check.is_some() && !request.owner.is_process() {
             let Request { name, owner, mode, .. } = &request;
@@ -269,7 +278,7 @@ impl Lock {
         }
         let limits = Limits {
             wait,
-            outage: self.options.outage,
+            outage,
             failing: self.failing.unwrap_or_default(),
             deadlock_check: self.options.deadlock_check,
             hold: self.hold,

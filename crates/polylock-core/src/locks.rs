@@ -2,7 +2,10 @@
 
 use std::{
     future::Future,
-    sync::{Arc, atomic::AtomicU64},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64},
+    },
     time::Duration,
 };
 
@@ -428,6 +431,7 @@ impl LocksBuilder {
             claims: Arc::new(tokio::sync::Semaphore::new(claims_at_once)),
             last_look: Default::default(),
             replies: AtomicU64::default(),
+            was_accepted: AtomicBool::default(),
             holds: AtomicU64::default(),
         };
         Locks { handle: Arc::new(StoreHandle::new(Arc::new(context))) }

@@ -15,6 +15,8 @@ pub struct Options {
     pub wait: Option<Duration>,
     /// The time for which the store may be unreachable, without interruption, before waiting for a lock fails: 30 s by default.
     pub outage: Duration,
+    /// True if a request that does not wait for other holders waits for the store for that time, too.
+    pub(crate) tries_wait_for_store: bool,
     /// The time after which a waiting request is checked for a [deadlock](crate::Error::Deadlock); none (`None`) by default.
     ///
     /// It requires that every owner other than a whole process (`host:pid`) is one thread of control: while it waits for a lock, it releases none.
@@ -28,12 +30,19 @@ impl Default for Options {
             ttl: Duration::from_secs(30),
             wait: None,
             outage: Duration::from_secs(30),
+            tries_wait_for_store: false,
             deadlock_check: None,
         }
     }
 }
 
 impl Options {
+    /// Returns the time for which the store may be unreachable before a request fails: not at all before a try fails, unless that was
+    /// chosen.
+    pub(crate) fn outage_of(&self, is_try: bool) -> Duration {
+        if is_try && !self.tries_wait_for_store { Duration::ZERO } else { self.outage }
+    }
+
     /// The keys of these settings.
     pub const KEYS: [&str; 4] =
         ["polylock.ttl", "polylock.wait", "polylock.outage", "polylock.deadlock_check"];
@@ -48,6 +57,7 @@ impl Options {
             ttl: keys.duration("polylock.ttl")?.unwrap_or(default.ttl),
             wait: keys.duration("polylock.wait")?,
             outage: keys.duration("polylock.outage")?.unwrap_or(default.outage),
+            tries_wait_for_store: default.tries_wait_for_store,
             deadlock_check: keys.duration("polylock.deadlock_check")?,
         })
     }

@@ -100,7 +100,7 @@ impl From<&Error> for Problem {
             Error::InvalidTtl { .. } => ("invalid-ttl", "the TTL is out of range", 422),
             Error::Config(_) => ("invalid-setting", "a setting is invalid", 422),
             Error::ShutDown => ("unavailable", "the server shuts down", 503),
-            Error::Unavailable(Unavailable { fault: Fault::Temporary, .. }) => {
+            Error::Unavailable(Unavailable { fault: Fault::Temporary | Fault::Revoked, .. }) => {
                 ("unavailable", "the store is unavailable for the moment", 503)
             }
             Error::Unavailable(Unavailable { fault: Fault::Denied, .. }) => {

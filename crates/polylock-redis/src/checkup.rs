@@ -8,7 +8,7 @@ use redis::{InfoDict, RedisResult, Value, aio::MultiplexedConnection};
 use crate::{
     config::Allowed,
     endpoint::{Endpoint, Expected},
-    error::{Cause, NO_CLUSTER},
+    error::{Cause, NO_CLUSTER, READS_ITS_DATA},
 };
 
 /// The relevant state of a server.
@@ -158,17 +158,21 @@ pub(crate) fn check_settings(
         }
         _ => {}
     }
+    // A failover is in progress, or this client has not noticed it yet.
+    let not_yet = |advice: String| Err(Cause::Unusable(Fault::Temporary, advice));
     if value("role").is_some_and(|role| role != "master") {
         let primary = value("master_host").zip(value("master_port"));
         let primary = primary.map_or(String::new(), |(host, port)| format!(", which is {host}:{port}"));
-        return match expected {
-            Expected::Primary => unusable(format!("this is a replica: connect to the primary{primary}")),
-            // A failover is in progress, or this client has not noticed it yet.
-            Expected::ClusterNode | Expected::NamedPrimary => Err(Cause::Unusable(
-                Fault::Temporary,
-                format!("this is a replica now, and another server is the primary{primary}"),
-            )),
-        };
+        return not_yet(match expected {
+            Expected::Primary => format!("this is a replica: connect to the primary{primary}"),
+            Expected::ClusterNode | Expected::NamedPrimary => {
+                format!("this is a replica now, and another server is the primary{primary}")
+            }
+        });
+    }
+    if is("loading", "1") {
+        // Until it has read them, it reports settings that it does not have.
+        return not_yet(READS_ITS_DATA.to_owned());
     }
     let evicting = value("maxmemory_policy").filter(|policy| policy != "noeviction");
     if let (Some(policy), false) = (evicting, allowed.contains(&Allowed::Eviction)) {
@@ -245,7 +249,6 @@ mod tests {
     fn unsafe_settings_are_refused_with_a_remedy() {
         for (key, value, expected_text) in [
             ("redis_version", "6.0.16", "6.2 or later"),
-            ("role", "slave", "connect to the primary"),
             ("role", "active-replica", "redlock://"),
             ("active-replica", "yes", "redlock://"),
             ("multi-master", "yes", "redlock://"),
@@ -274,10 +277,26 @@ mod tests {
             let refused = checked(settings, Expected::ClusterNode);
             assert!(matches!(refused, Err(Cause::Unusable(Fault::Permanent, _))), "{refused:?}");
         }
-        // A failover is temporary.
-        for (mode, expected) in [("cluster", Expected::ClusterNode), ("standalone", Expected::NamedPrimary)] {
-            let replica = checked(&[("redis_mode", mode), ("role", "slave")], expected);
-            assert!(matches!(replica, Err(Cause::Unusable(Fault::Temporary, _))), "{replica:?}");
+    }
+
+    #[test]
+    fn a_failover_and_a_start_are_temporary() {
+        for (mode, expected) in [
+            ("cluster", Expected::ClusterNode),
+            ("standalone", Expected::NamedPrimary),
+            ("standalone", Expected::Primary),
+        ] {
+            for state in [("role", "slave"), ("loading", "1")] {
+                let settings = [("redis_version", "7.0.15"), ("redis_mode", mode), state];
+                let value = |requested: &str| {
+                    settings.iter().find(|(key, _)| *key == requested).map(|(_, value)| (*value).to_owned())
+                };
+                let refused = check_settings(&value, expected, &[]);
+                assert!(
+                    matches!(refused, Err(Cause::Unusable(Fault::Temporary, _))),
+                    "{state:?}: {refused:?}"
+                );
+            }
         }
     }
 
@@ -349,6 +368,5 @@ mod tests {
         assert!(checked("redis_mode", "cluster", &[Allowed::Cluster]).is_ok());
         assert!(checked("redis_mode", "cluster", &[Allowed::Eviction]).is_err());
         assert!(checked("maxmemory_policy", "allkeys-lru", &[Allowed::Eviction]).is_ok());
-        assert!(checked("role", "slave", &[Allowed::Eviction, Allowed::Cluster]).is_err());
     }
 }

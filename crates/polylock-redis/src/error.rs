@@ -23,6 +23,9 @@ const NEEDED_RIGHTS: &str = "this user may not use a command, key or channel: it
 pub(crate) const NO_CLUSTER: &str =
     "this server is not part of a Redis Cluster (cluster-enabled is no): write redis:// (or rediss://)";
 
+/// The advice for a server that is starting.
+pub(crate) const READS_ITS_DATA: &str = "the server is still reading its data from the disk";
+
 const SLOT_MOVES: &str =
     "the slot of this lock is being moved to another node: claims and releases work again after the move";
 
@@ -186,7 +189,7 @@ fn fault(error: &RedisError) -> Fault {
         ) => Fault::Temporary,
         _ => match error.code() {
             Some("NOAUTH" | "WRONGPASS") => Fault::Denied,
-            Some("OOM" | "BUSY" | "NOREPLICAS") => Fault::Temporary,
+            Some("OOM" | "MISCONF" | "BUSY" | "NOREPLICAS") => Fault::Temporary,
             _ if has_too_many_clients(error) => Fault::Temporary,
             _ if is_forbidden(error) => Fault::Denied,
             _ => Fault::Permanent,
@@ -219,7 +222,7 @@ fn advice(error: &RedisError) -> Option<&'static str> {
         _ if error.kind() == ErrorKind::Server(Server::NoPerm) || is_forbidden(error) => NEEDED_RIGHTS,
         (ErrorKind::RESP3NotSupported, _) => "the server is too old: Redis 6.2 or later is required",
         (ErrorKind::Server(Server::ReadOnly), _) => "the server is a replica now: connect to the primary",
-        (ErrorKind::Server(Server::BusyLoading), _) => "the server is still reading its data from the disk",
+        (ErrorKind::Server(Server::BusyLoading), _) => READS_ITS_DATA,
         (ErrorKind::Server(Server::Moved | Server::Ask | Server::CrossSlot), _) => {
             "the server is a node of a Redis Cluster that does not serve these keys: write redis-cluster://"
         }

@@ -205,7 +205,7 @@ async fn diagnose_servers(config: &Config, deadline: Moment) -> String {
                     let check = "check the names in its certificate, polylock.tls_ca and polylock.tls_cert";
                     format!("no encrypted connection: {reason}: {check}")
                 }
-                None => "reachable, but opens no session: does the ensemble have a majority?".to_owned(),
+                None => "reachable, but opens no session: does the ensemble have a majority, and room for this host (maxClientCnxns)?".to_owned(),
             },
             Some(Err(error)) => error.to_string(),
             None => "no reply".to_owned(),

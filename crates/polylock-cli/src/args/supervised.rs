@@ -89,6 +89,11 @@ impl Waiting {
         if self.no_wait { Some(Duration::ZERO) } else { self.wait }
     }
 
+    /// Returns the time for which a request that does not wait for other holders waits for the store, if that was chosen.
+    pub(crate) fn outage_of_try(&self) -> Option<Duration> {
+        self.outage.filter(|_| self.limit() == Some(Duration::ZERO))
+    }
+
     /// Draws the time to wait before the lock is requested.
     pub(crate) fn delay(&self) -> Option<Duration> {
         // Without a random source it is all of it.
@@ -103,7 +108,7 @@ impl Waiting {
         }
         if let Some(wait) = self.limit()
             // A command that does not wait for other holders may still wait for the store.
-            && (!wait.is_zero() || self.outage.is_none())
+            && self.outage_of_try().is_none()
         {
             locks = locks.wait(wait);
         }

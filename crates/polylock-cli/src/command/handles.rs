@@ -100,6 +100,9 @@ async fn acquired(store: ChosenStore, args: &Acquire) -> Result<(Locks, Guard), 
     if let Some(wait) = args.waiting.limit() {
         lock = lock.wait(wait.saturating_sub(SystemClock.now().since(began)));
     }
+    if let Some(outage) = args.waiting.outage_of_try() {
+        lock = lock.outage(outage);
+    }
     if let Some(delay) = args.waiting.delay() {
         SystemClock.sleep_until(SystemClock.now() + delay).await;
     }

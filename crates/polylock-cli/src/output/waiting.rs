@@ -109,7 +109,7 @@ impl<'a> WaitState<'a> {
                 format!(", giving up in {}", seconds(outage.until.since(now)))
             };
             parts.push(format!(
-                "store unreachable for {}{end} ({})",
+                "store unavailable for {}{end} ({})",
                 seconds(now.since(outage.since)),
                 outage.error
             ));

@@ -135,7 +135,7 @@ async fn run_under_lock(
             output,
             store: &store.display_name,
             progress: &progress,
-            limit: args.waiting.limit().filter(|wait| *wait != FOREVER),
+            limit: args.waiting.limit().filter(|wait| *wait != FOREVER && !wait.is_zero()),
             started_at: SystemClock.now(),
         },
         signals,
@@ -231,8 +231,11 @@ impl Phases<'_> {
         let log = &*self.log;
         let job = schedule.apply_to(locks.once(log.names.main()));
         let job = job.owner(&log.owner).label(&log.label).progress(self.wait.progress);
-        let wait = self.args.waiting.limit().map(|wait| wait.saturating_sub(connect_time));
-        self.wait_for(locks, connect_time, wait.into_iter().fold(job, polylock::Once::wait).begin()).await
+        let waiting = &self.args.waiting;
+        let wait = waiting.limit().map(|wait| wait.saturating_sub(connect_time));
+        let job = wait.into_iter().fold(job, polylock::Once::wait);
+        let job = waiting.outage_of_try().into_iter().fold(job, polylock::Once::outage);
+        self.wait_for(locks, connect_time, job.begin()).await
     }
 
     /// Campaigns and runs the command in each term, until the rule ends that.
@@ -298,17 +301,20 @@ impl Phases<'_> {
     async fn acquire(&mut self, locks: &Locks, connect_time: Duration) -> Result<MultiGuard, EarlyEnd> {
         let (args, log) = (self.args, &*self.log);
         let wait = args.waiting.limit().map(|wait| wait.saturating_sub(connect_time));
+        let outage = args.waiting.outage_of_try();
         let acquisition: Acquisition<'_> = match args.slots {
             Some(slots) => {
                 let semaphore = locks.semaphore(log.names.main(), slots).owner(&log.owner).label(&log.label);
                 let semaphore = semaphore.progress(self.wait.progress);
                 let semaphore = wait.into_iter().fold(semaphore, Semaphore::wait);
+                let semaphore = outage.into_iter().fold(semaphore, Semaphore::outage);
                 Box::pin(async { semaphore.acquire().await.map(|slot| MultiGuard::from(slot.into_guard())) })
             }
             None => {
                 let lock = locks.lock_many(log.names.iter()).mode(log.mode).owner(&log.owner);
                 let lock = lock.label(&log.label).progress(self.wait.progress);
-                Box::pin(wait.into_iter().fold(lock, MultiLock::wait).acquire())
+                let lock = wait.into_iter().fold(lock, MultiLock::wait);
+                Box::pin(outage.into_iter().fold(lock, MultiLock::outage).acquire())
             }
         };
         self.wait_for(locks, connect_time, acquisition).await

@@ -231,7 +231,7 @@ fn a_store_that_is_unreachable_at_the_start() {
         assert_code(&output, 69, "redis could not connect");
         let text = stderr(&output);
         assert!(
-            text.contains("x: store unreachable for ")
+            text.contains("x: store unavailable for ")
                 && text.contains("s, giving up in ")
                 && text.contains("in redis://"),
             "{text}"

@@ -47,6 +47,7 @@ pub(super) const LONGEST_DELAY: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone)]
 pub(crate) struct Limits {
     pub(crate) wait: Option<Duration>,
+    /// The longest outage; zero if the request fails with its first error.
     pub(crate) outage: Duration,
     /// The outage so far. The steps of one acquisition share it.
     pub(crate) failing: FailingSince,
@@ -183,7 +184,7 @@ impl<'a> Acquisition<'a> {
             let delay = error.retry_after().map(|delay| delay.min(LONGEST_DELAY));
             let since = self.limits.failing.failed(&error, sent);
             let within_outage = delay.is_some() || self.context.now().since(since) < self.limits.outage;
-            if !error.is_temporary() || !self.request.queues || !within_outage {
+            if !error.is_temporary() || self.limits.outage.is_zero() || !within_outage {
                 return Err(error);
             }
             tracing::debug!(
@@ -291,7 +292,7 @@ impl<'a> Acquisition<'a> {
             woken = context.store.backend.wait(request) => Ok(woken.map(|wake| match wake {
                 Wake::Stale => Woken::Stale,
                 Wake::Granted(grant) => Woken::Granted { grant, sent: waiting.entry.granted_after(sent) },
-            })),
+            }).map_err(|error| context.revoked(Operation::Wait, error))),
             () = waiting.entry.left_queue() => Ok(Ok(Woken::Stale)),
             () = check => Ok(Ok(Woken::Stale)),
             () = context.until(self.give_up) => Err(self.timed_out()),

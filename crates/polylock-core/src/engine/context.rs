@@ -5,7 +5,7 @@ use std::{
     future::Future,
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -59,6 +59,8 @@ pub(crate) struct StoreContext {
     pub(crate) last_look: tokio::sync::Mutex<Option<Look>>,
     /// The number of operations that have succeeded on the store: while it grows, the store is not unavailable.
     pub(crate) replies: AtomicU64,
+    /// True once a request of this program was accepted: its credentials and rights suffice.
+    pub(crate) was_accepted: AtomicBool,
     /// The number of holds so far.
     pub(crate) holds: AtomicU64,
     /// The thread on which everything else of this store runs, once it was needed.
@@ -158,14 +160,32 @@ impl StoreContext {
         let (context, name) = (self.clone(), name.cloned());
         async move {
             let began = context.metrics.is_some().then(|| context.now());
-            let reply = work.await;
+            let reply = work.await.map_err(|error| context.revoked(operation, error));
             if reply.is_ok() {
                 context.replies.fetch_add(1, Ordering::Relaxed);
+                if uses_lock(operation) {
+                    context.was_accepted.store(true, Ordering::Relaxed);
+                }
             }
             if let (Some(name), Some(began)) = (name, began) {
                 context.record(&name, Measured::Operation { operation, took: context.now().since(began) });
             }
             reply
+        }
+    }
+
+    /// Returns the error of `operation`, as [`Fault::Revoked`] if the store rejects what it has accepted before: a password is being replaced,
+    /// or the server that was promoted does not know the user yet.
+    pub(super) fn revoked(&self, operation: Operation, error: Error) -> Error {
+        match error {
+            Error::Unavailable(unavailable)
+                if unavailable.fault == Fault::Denied
+                    && uses_lock(operation)
+                    && self.was_accepted.load(Ordering::Relaxed) =>
+            {
+                Unavailable { fault: Fault::Revoked, ..unavailable }.into()
+            }
+            error => error,
         }
     }
 
@@ -337,6 +357,14 @@ impl StoreContext {
     pub(crate) fn reply_timed_out(&self, operation: Operation) -> Error {
         Unavailable::new(self.backend(), operation, Fault::Temporary, "no reply in time").into()
     }
+}
+
+/// Returns true for the operations of each use of a lock. The others may need rights that a user of locks lacks.
+const fn uses_lock(operation: Operation) -> bool {
+    matches!(
+        operation,
+        Operation::Claim | Operation::Wait | Operation::Renew | Operation::Convert | Operation::Release
+    )
 }
 
 /// An operation in progress. Dropping it does not stop it.

@@ -21,8 +21,8 @@ pub(crate) struct Steps {
     began: Moment,
     /// The wait for all steps; `None` without a limit, and for a try.
     wait: Option<Duration>,
+    /// The longest outage; zero if a step fails with its first error.
     outage: Duration,
-    is_try: bool,
     failing: FailingSince,
 }
 
@@ -33,8 +33,7 @@ impl Steps {
             context: context.clone(),
             began: context.now(),
             wait: options.wait.filter(|_| !is_try),
-            outage: options.outage,
-            is_try,
+            outage: options.outage_of(is_try),
             failing: FailingSince::default(),
         }
     }
@@ -88,7 +87,7 @@ impl Steps {
             let is_within_outage = delay.is_some() || context.now().since(since) < self.outage;
             let pause = delay.map_or_else(|| backoff.next(), |delay| delay.min(LONGEST_DELAY));
             let again = context.now() + pause;
-            if !error.is_temporary() || self.is_try || !is_within_outage || again >= give_up {
+            if !error.is_temporary() || self.outage.is_zero() || !is_within_outage || again >= give_up {
                 return Err(error);
             }
             if let (Some(progress), None) = (progress, delay) {

@@ -39,6 +39,11 @@ impl StoreUrl {
             ConfigError::new("store", "no scheme: write a URL such as sqlite:///var/lib/locks.db or memory:")
         })?;
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.');
+        if url.starts_with(['"', '\'', '\u{feff}']) {
+            let problem = "begins with a quotation mark or a byte order mark, which is part of the text: remove it, as in a file for \
+                           `docker run --env-file`";
+            return Err(ConfigError::new("store", problem));
+        }
         if scheme.is_empty() || !scheme.chars().all(plain) {
             return Err(ConfigError::new("store", "the text before the first colon is not a URL scheme"));
         }
@@ -222,6 +227,10 @@ mod tests {
             assert!(StoreUrl::parse(url).is_err(), "{url:?}");
         }
         assert!(StoreUrl::parse("sqlite:").unwrap().file().is_err());
+        for url in ["\"memory:\"", "'redis://:canary@h'", "\u{feff}memory:"] {
+            let error = StoreUrl::parse(url).unwrap_err().to_string();
+            assert!(error.contains("quotation mark") && !error.contains("canary"), "{error}");
+        }
     }
 
     #[test]

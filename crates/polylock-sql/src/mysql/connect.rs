@@ -125,14 +125,17 @@ async fn check_settings(
     };
     let settings = rows.and_then(|rows| rows.iter().map(setting).collect::<Result<HashMap<_, String>, _>>());
     let settings = Settings(settings.map_err(|error| server.failed(Operation::Connect, error))?);
-    if let Some(advice) = settings.refusal(strategy) {
-        return Err(server.at(Operation::Connect).advise(Fault::Permanent, advice));
+    if let Some((fault, advice)) = settings.refusal(strategy) {
+        return Err(server.at(Operation::Connect).advise(fault, advice));
     }
     for warning in settings.warnings() {
         tracing::warn!(server = %server.endpoint(), "{warning}");
     }
     Ok(settings.durable())
 }
+
+/// The least limit for the rows of a statement: more than a store with a million waiters needs.
+const LEAST_LIMIT: u64 = 1_000_000_000;
 
 /// The server's settings by name, in the server's format. Settings that the server does not know are absent.
 struct Settings(HashMap<String, String>);
@@ -147,9 +150,31 @@ impl Settings {
         !matches!(self.get(name), "" | "OFF" | "0")
     }
 
-    /// Returns the reason for which locks can't be kept on this server.
-    fn refusal(&self, strategy: Strategy) -> Option<&'static str> {
+    /// Returns true if the setting is a number that is less than `least`.
+    fn is_below(&self, name: &str, least: u64) -> bool {
+        self.get(name).parse().is_ok_and(|number: u64| number < least)
+    }
+
+    /// Returns the reason for which locks can't be kept on this server, and whether that may change by itself.
+    fn refusal(&self, strategy: Strategy) -> Option<(Fault, &'static str)> {
+        self.permanent_refusal(strategy).map(|advice| (Fault::Permanent, advice)).or_else(|| {
+            // A failover may be in progress: the address leads to the next primary before that is promoted.
+            let replica =
+                ["read_only", "super_read_only", "innodb_read_only"].iter().any(|name| self.is_on(name));
+            let advice =
+                "this is a read-only replica, or a primary that is not promoted yet: connect to the primary";
+            replica.then_some((Fault::Temporary, advice))
+        })
+    }
+
+    fn permanent_refusal(&self, strategy: Strategy) -> Option<&'static str> {
         let version = self.get("version");
+        // A small limit cuts this list of settings off, too, before its last name.
+        if version.is_empty() || self.is_below("sql_select_limit", LEAST_LIMIT) {
+            return Some(
+                "sql_select_limit cuts replies off: set the server's sql_select_limit to its default, and check init_connect",
+            );
+        }
         let mut numbers =
             version.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse().unwrap_or(0));
         let version_number = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
@@ -161,9 +186,6 @@ impl Settings {
         if strategy == Strategy::Pessimistic && version.contains("MariaDB") && version_number < (10, 6) {
             return Some("polylock.strategy=pessimistic needs MariaDB 10.6 or later (SKIP LOCKED)");
         }
-        if ["read_only", "super_read_only", "innodb_read_only"].iter().any(|name| self.is_on(name)) {
-            return Some("this is a read-only replica: connect to the primary");
-        }
         if self.is_on("log_bin") && self.get("binlog_format") == "STATEMENT" {
             return Some(
                 "binlog_format is STATEMENT, which does not support READ COMMITTED: set it to ROW or MIXED",
@@ -172,6 +194,26 @@ impl Settings {
         if !self.is_on("autocommit") {
             return Some(
                 "sessions of this user begin with autocommit=0: set the server's autocommit to 1, and check init_connect",
+            );
+        }
+        if !matches!(self.get("completion_type"), "" | "NO_CHAIN" | "0") {
+            return Some(
+                "completion_type is CHAIN or RELEASE, so a COMMIT begins another transaction or ends the connection: set the server's \
+                 completion_type to NO_CHAIN, and check init_connect",
+            );
+        }
+        if self.is_on("tx_read_only") || self.is_on("transaction_read_only") {
+            return Some(
+                "transactions of this user are read-only by default: set the server's transaction_read_only (tx_read_only) to OFF, \
+                 and check init_connect",
+            );
+        }
+        if !self.get("sql_big_selects").is_empty()
+            && !self.is_on("sql_big_selects")
+            && self.is_below("max_join_size", LEAST_LIMIT)
+        {
+            return Some(
+                "max_join_size refuses statements of polylock: set the server's sql_big_selects to ON, and check init_connect",
             );
         }
         None
@@ -227,18 +269,19 @@ mod tests {
         for (name, value, words) in [
             ("version", "10.4.34-MariaDB-log", "too old"),
             ("version", "5.7.44-log", "too old"),
-            ("version", "", "too old"),
-            ("read_only", "ON", "replica"),
-            ("read_only", "NO_LOCK", "replica"),
-            ("super_read_only", "ON", "replica"),
-            ("innodb_read_only", "ON", "replica"),
+            ("version", "", "sql_select_limit"),
             ("autocommit", "OFF", "autocommit"),
+            ("completion_type", "CHAIN", "NO_CHAIN"),
+            ("completion_type", "RELEASE", "NO_CHAIN"),
+            ("tx_read_only", "ON", "tx_read_only"),
+            ("transaction_read_only", "ON", "transaction_read_only"),
+            ("sql_select_limit", "1", "sql_select_limit"),
         ] {
-            let refusal = settings(&[(name, value)]).refusal(Strategy::Lease).unwrap();
-            assert!(refusal.contains(words), "{name}={value}: {refusal}");
+            let (fault, refusal) = settings(&[(name, value)]).refusal(Strategy::Lease).unwrap();
+            assert!(fault == Fault::Permanent && refusal.contains(words), "{name}={value}: {refusal}");
         }
         let old = settings(&[("version", "10.5.0-MariaDB")]).refusal(Strategy::Pessimistic);
-        assert!(old.unwrap().contains("10.6"));
+        assert!(old.unwrap().1.contains("10.6"));
         let new = settings(&[("version", "10.6.0-MariaDB")]).refusal(Strategy::Pessimistic);
         assert_eq!(new, None);
         let statement = ("binlog_format", "STATEMENT");
@@ -247,8 +290,37 @@ mod tests {
             settings(&[statement, ("log_bin", "ON")])
                 .refusal(Strategy::Lease)
                 .unwrap()
+                .1
                 .contains("binlog_format")
         );
+        let joins = [("sql_big_selects", "OFF"), ("max_join_size", "1000")];
+        assert!(settings(&joins).refusal(Strategy::Lease).unwrap().1.contains("sql_big_selects"));
+    }
+
+    #[test]
+    fn a_server_that_is_not_promoted_yet_is_refused_for_the_moment() {
+        for (name, value) in [
+            ("read_only", "ON"),
+            ("read_only", "NO_LOCK"),
+            ("super_read_only", "ON"),
+            ("innodb_read_only", "ON"),
+        ] {
+            let (fault, advice) = settings(&[(name, value)]).refusal(Strategy::Lease).unwrap();
+            assert!(fault == Fault::Temporary && advice.contains("replica"), "{name}={value}: {advice}");
+        }
+    }
+
+    #[test]
+    fn default_settings_are_accepted() {
+        let defaults = [
+            ("completion_type", "NO_CHAIN"),
+            ("tx_read_only", "OFF"),
+            ("transaction_read_only", "OFF"),
+            ("sql_select_limit", "18446744073709551615"),
+            ("sql_big_selects", "ON"),
+            ("max_join_size", "18446744073709551615"),
+        ];
+        assert_eq!(settings(&defaults).refusal(Strategy::Lease), None);
     }
 
     #[test]

@@ -32,6 +32,15 @@ pub(super) const fn is_refusal(number: u16) -> bool {
     matches!(number, 1044 | 1045 | 1142 | 1143 | 1227 | 1370 | 1410)
 }
 
+/// Returns true if the server accepts no writes, as before its promotion. 1290 also reports other options of the server.
+fn is_read_only(error: &Error) -> bool {
+    match number(error) {
+        Some(1792 | 1836) => true,
+        Some(1290) => error.to_string().contains("read-only"),
+        _ => false,
+    }
+}
+
 impl_driver!(MySql: MySqlConnectOptions, MySqlConnection, MySqlRow, |options| options.get_socket().is_some());
 
 impl ClassifyErrors for MySql {
@@ -60,8 +69,10 @@ impl ClassifyErrors for MySql {
             return Fault::Temporary;
         }
         match number(error) {
-            // Accounts that are locked or have an expired password, hosts without access, read-only servers.
-            Some(1129 | 1130 | 1290 | 1698 | 1792 | 1820 | 1836 | 1862 | 3118 | 3159 | 4151) => Fault::Denied,
+            // A failover is in progress; a user who may never write is refused when the store is opened.
+            Some(_) if is_read_only(error) => Fault::Temporary,
+            // Accounts that are locked or have an expired password, hosts without access.
+            Some(1129 | 1130 | 1698 | 1820 | 1862 | 3118 | 3159 | 4151) => Fault::Denied,
             Some(number) if is_refusal(number) => Fault::Denied,
             // Too many connections, queries or locks, too little memory, a time limit, a cluster that is being reconfigured.
             Some(1037..=1042 | 1047 | 1203 | 1206 | 1226 | 1969 | 3024 | 3572) => Fault::Temporary,
@@ -98,7 +109,9 @@ impl ClassifyErrors for MySql {
                 "this user lacks a right: polylock needs SELECT, INSERT, UPDATE, DELETE and EXECUTE on its tables and \
                  routines"
             }
-            (Some(1290 | 1836 | 1792), _) => "the server is read-only: connect to the primary",
+            (Some(_), _) if is_read_only(error) => {
+                "the server is read-only at this time: it is a replica, or is being promoted; connect to the primary"
+            }
             (Some(1146 | 1305 | 1644), _) => {
                 "tables, rows or routines of polylock are missing: restart the program, which creates them, or choose \
                  another polylock.namespace"
@@ -109,6 +122,9 @@ impl ClassifyErrors for MySql {
             (Some(1665), _) => "binlog_format is STATEMENT: set it to ROW or MIXED",
             (Some(1064 | 1235 | 1286), _) => {
                 "the server does not know a statement of polylock: MySQL 8.0 or MariaDB 10.5 or later, with InnoDB, is needed"
+            }
+            (Some(1104), _) => {
+                "max_join_size refuses statements of polylock: set the server's sql_big_selects to ON"
             }
             (Some(1021 | 1114), _) => "the server's disk is full",
             (Some(1969 | 3024), _) => "the server was too busy to reply in time",

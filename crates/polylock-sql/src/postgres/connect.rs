@@ -102,7 +102,15 @@ async fn prepare(server: &Server<Postgres>, config: &Config) -> Result<()> {
         return Err(at.advise(Fault::Permanent, "the server is too old: PostgreSQL 12 or later is needed"));
     }
     if number(1)? == 1 {
-        return Err(at.advise(Fault::Permanent, "this is a read-only replica: connect to the primary"));
+        // A failover may be in progress: the address leads to the next primary before that is promoted.
+        let advice = "this is a replica, or a primary that is not promoted yet: connect to the primary";
+        return Err(at.advise(Fault::Temporary, advice));
+    }
+    if let Some(setting) = text(13)?.strip_suffix("=on") {
+        let advice = format!(
+            "sessions of this user are read-only by default: switch {setting} off for the user, the database or the server"
+        );
+        return Err(at.advise(Fault::Denied, advice));
     }
     let encoding = text(2)?;
     if encoding != "UTF8" {
@@ -112,6 +120,23 @@ async fn prepare(server: &Server<Postgres>, config: &Config) -> Result<()> {
     let (other, column) = config.common.strategy.choose(("pessimistic", 8), ("lease", 7));
     if number(column)? == 1 {
         return Err(config.common.used_by(other).into());
+    }
+    if number(14)? > 1 {
+        let advice = format!(
+            "the sequence {p}_tokens has a cache of {} tokens, so a connection may draw smaller tokens than those before: ALTER \
+             SEQUENCE {p}_tokens CACHE 1",
+            number(14)?,
+            p = fill("{p}", config, &[]),
+        );
+        return Err(at.advise(Fault::Permanent, advice));
+    }
+    let hidden = text(15)?;
+    if !hidden.is_empty() {
+        let advice = format!(
+            "row-level security hides rows of {hidden} from this user, so held locks would seem free: ALTER TABLE ... DISABLE ROW LEVEL \
+             SECURITY, or give the user BYPASSRLS"
+        );
+        return Err(at.advise(Fault::Denied, advice));
     }
     tables::prepare(server, config, number(3)? != 0).await?;
     if text(6)? == "u" {

@@ -41,7 +41,9 @@ impl ClassifyErrors for Postgres {
 
     fn fault(error: &Error) -> Fault {
         match code(error) {
-            Some("42501" | "25006" | "28000" | "28P01") => Fault::Denied,
+            Some("42501" | "28000" | "28P01") => Fault::Denied,
+            // The server is a replica, or about to be promoted; a user who may never write is refused when the store is opened.
+            Some("25006") => Fault::Temporary,
             Some("53100") => Fault::Permanent,
             Some(code) => match &code[..2.min(code.len())] {
                 // Contention, broken connections, insufficient resources, operator intervention, a system error.
@@ -72,7 +74,7 @@ impl ClassifyErrors for Postgres {
             (Some("28000" | "28P01"), _) => "check the user and the password",
             (Some("3D000"), _) => "the database does not exist: create it, or correct the URL",
             (Some("25006"), _) => {
-                "the database is read-only for this user or at this time: connect to the primary"
+                "the database is read-only at this time: the server is a replica, or is being promoted; connect to the primary"
             }
             (Some("42501"), _) => {
                 "this user lacks a right on the tables or functions of polylock: `polylock schema --help` lists them"

@@ -43,8 +43,8 @@ async fn a_server_that_starts_while_the_store_is_opened_is_used() {
     let server = redis::start(DURABLE).unwrap();
     server.kill();
     let mut run = polylock(server.url(), &["run", "-w", "60", "x", "true"]);
-    let text = read_stderr_until(&mut run, "store unreachable");
-    assert!(text.contains("x: store unreachable for ") && text.contains(", giving up in "), "{text}");
+    let text = read_stderr_until(&mut run, "store unavailable");
+    assert!(text.contains("x: store unavailable for ") && text.contains(", giving up in "), "{text}");
     // The library waits for the server, too.
     let locks = tokio::spawn({
         let url = server.url().to_owned();
@@ -70,7 +70,7 @@ async fn a_waiter_reports_an_outage_and_the_time_left() {
     read_stderr_until(&mut run, "held by ");
     let killed = now();
     server.kill();
-    let text = read_stderr_until(&mut run, "store unreachable");
+    let text = read_stderr_until(&mut run, "store unavailable");
     assert!(text.contains("giving up in ") && text.contains("redis could not claim"), "{text}");
     assert_eq!(run.wait().unwrap().code(), Some(69));
     let ended_after = now().since(killed);

@@ -2,6 +2,7 @@
 //!
 //! What only one store promises, or does in another way, has a test in the module of that store.
 
+mod failover;
 mod freeze;
 mod kill;
 pub(crate) mod outage;

@@ -114,7 +114,7 @@ async fn the_error_of_a_minority_mentions_the_majority() {
     let [left, others @ ..] = ensemble.members() else { panic!("three") };
     tokio::task::block_in_place(|| others.iter().for_each(PrivateServer::kill));
     let alone = format!(
-        "127.0.0.1:{}: reachable, but opens no session: does the ensemble have a majority?",
+        "127.0.0.1:{}: reachable, but opens no session: does the ensemble have a majority, and room for this host (maxClientCnxns)?",
         left.port()
     );
     let url = format!("{}?polylock.connect_timeout=600ms", ensemble.url());

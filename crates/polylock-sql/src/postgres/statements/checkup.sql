@@ -1,8 +1,9 @@
 -- Reads the server's settings: (version number, 1 if it is a replica, encoding of the database, 1 if the tables exist, fsync,
 -- full_page_writes, `u` if the tables are unlogged, 1 if there are tables of polylock.strategy=lease, 1 if there are tables of
 -- pessimistic, the clock, 1 if all users may create objects in the schema, the age in seconds of the oldest transaction of the
--- database that keeps deleted rows, the number of replication slots that keep the deleted rows of many transactions). Without the
--- rights of `pg_read_all_stats` the last two cover only sessions of the same user.
+-- database that keeps deleted rows, the number of replication slots that keep the deleted rows of many transactions, the setting by
+-- which sessions are read-only, the number of tokens that a session draws at a time, the tables with row-level security for this
+-- user). Without the rights of `pg_read_all_stats` the age and the slots cover only sessions of the same user.
 --
 -- Inputs:    none.
 -- Atomicity: read-only.
@@ -26,4 +27,9 @@ SELECT current_setting('server_version_num')::bigint,
         AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL)
         UNION ALL
         SELECT prepared FROM pg_prepared_xacts WHERE database = current_database()) AS snapshots),
-    (SELECT count(*) FROM pg_replication_slots WHERE age(xmin) > 100000);
+    (SELECT count(*) FROM pg_replication_slots WHERE age(xmin) > 100000),
+    'default_transaction_read_only=' || current_setting('default_transaction_read_only'),
+    coalesce((SELECT seqcache FROM pg_sequence WHERE seqrelid = to_regclass('{p}_tokens')), 1),
+    (SELECT coalesce(string_agg(oid::regclass::text, ', ' ORDER BY relname), '') FROM pg_class
+     WHERE oid IN (to_regclass('{p}_meta'), to_regclass('{p}_holds'), to_regclass('{p}_waiters'),
+        to_regclass('{p}_broken'), to_regclass('{p}_runs'), to_regclass('{p}_rows')) AND row_security_active(oid));

@@ -15,6 +15,7 @@ mod many;
 mod mutant;
 mod mysql;
 mod once;
+mod outages;
 mod postgres;
 mod redis;
 mod redlock;
@@ -39,6 +40,7 @@ pub(crate) fn mutants() -> impl Iterator<Item = &'static Mutant> {
         late::MUTANTS,
         deadlock_check::MUTANTS,
         once::MUTANTS,
+        outages::MUTANTS,
         election::MUTANTS,
         transition::MUTANTS,
         sql::MUTANTS,

@@ -222,9 +222,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "Redis Sentinel: a former primary is used",
         file: "crates/polylock-redis/src/checkup.rs",
-        from: "            Expected::ClusterNode | Expected::NamedPrimary => Err(Cause::Unusable(",
-        to: "            Expected::NamedPrimary => Ok(Health::default()),
-            Expected::ClusterNode => Err(Cause::Unusable(",
+        from: "is_some_and(|role| role != \"master\") {",
+        to: "is_some_and(|role| role != \"master\" && expected != Expected::NamedPrimary) {",
         test: ("scenarios", "redis_sentinel::a_former_primary_is_not_used"),
     },
     Mutant {

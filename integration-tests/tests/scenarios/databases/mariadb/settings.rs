@@ -73,14 +73,21 @@ async fn unusable_servers_are_refused_with_a_remedy() {
     let mut admin = connection(&server).await;
     drop(Locks::connect(&url).await.unwrap());
 
+    let big_selects = "sql_big_selects=0, GLOBAL max_join_size=1";
     for (change, back, words) in [
         ("read_only=1", "read_only=0", "replica"),
         ("binlog_format=STATEMENT", "binlog_format=MIXED", "binlog_format"),
         ("autocommit=0", "autocommit=1", "autocommit"),
+        ("completion_type=CHAIN", "completion_type=NO_CHAIN", "completion_type"),
+        ("completion_type=2", "completion_type=NO_CHAIN", "completion_type"),
+        ("tx_read_only=1", "tx_read_only=0", "transaction_read_only"),
+        ("sql_select_limit=1", "sql_select_limit=DEFAULT", "sql_select_limit"),
+        (big_selects, "sql_big_selects=1, GLOBAL max_join_size=DEFAULT", "sql_big_selects"),
     ] {
         run(&mut admin, &format!("SET GLOBAL {change}")).await;
         let (fault, text) = refusal(&url).await;
-        assert!(fault == Some(Fault::Permanent) && text.contains(words), "{change}: {text}");
+        let expected = if words == "replica" { Fault::Temporary } else { Fault::Permanent };
+        assert!(fault == Some(expected) && text.contains(words), "{change}: {text}");
         run(&mut admin, &format!("SET GLOBAL {back}")).await;
     }
 

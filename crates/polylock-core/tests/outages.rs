@@ -1,0 +1,180 @@
+//! Outages of a store: what waits for their end, and what fails at once.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use polylock_core::{
+    Backend, Capabilities, ClaimOutcome, Clock, Error, Fault, KeepAlive, Locks, Operation, Release, Request,
+    Result, Store, SystemClock, Unavailable, Wake, memory,
+};
+
+/// Much longer than a test.
+const LONG: Duration = Duration::from_secs(60);
+const SHORT: Duration = Duration::from_millis(300);
+
+/// The in-memory store, which fails in this way until that is ended.
+#[derive(Debug, Default, Clone)]
+struct Failing(Arc<Mutex<Option<Fault>>>);
+
+impl Failing {
+    fn set(&self, fault: Option<Fault>) {
+        *self.0.lock().unwrap() = fault;
+    }
+
+    fn check(&self, operation: Operation) -> Result<()> {
+        let fault = *self.0.lock().unwrap();
+        fault.map_or(Ok(()), |fault| Err(Unavailable::new("failing", operation, fault, "refused").into()))
+    }
+
+    /// Ends the fault after [`SHORT`].
+    fn end_soon(&self) {
+        let this = self.clone();
+        tokio::spawn(async move {
+            SystemClock.sleep_until(SystemClock.now() + SHORT).await;
+            this.set(None);
+        });
+    }
+}
+
+#[derive(Debug)]
+struct Refusing {
+    inner: Arc<dyn Backend>,
+    failing: Failing,
+}
+
+#[async_trait]
+impl Backend for Refusing {
+    fn capabilities(&self) -> &Capabilities {
+        self.inner.capabilities()
+    }
+
+    async fn claim(&self, request: &Request) -> Result<ClaimOutcome> {
+        self.failing.check(Operation::Claim)?;
+        self.inner.claim(request).await
+    }
+
+    async fn wait(&self, request: &Request) -> Result<Wake> {
+        self.inner.wait(request).await
+    }
+
+    async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>> {
+        self.failing.check(Operation::Renew)?;
+        self.inner.keep_alive(requests).await
+    }
+
+    async fn release(&self, request: &Request) -> Result<Release> {
+        self.failing.check(Operation::Release)?;
+        self.inner.release(request).await
+    }
+}
+
+fn locks() -> (Locks, Failing) {
+    let failing = Failing::default();
+    let store = Refusing { inner: memory::connect().backend, failing: failing.clone() };
+    (Locks::new(Store::new(Arc::new(store))), failing)
+}
+
+fn fault(error: &Error) -> Fault {
+    let Error::Unavailable(error) = error else { panic!("{error:?}") };
+    error.fault
+}
+
+#[tokio::test]
+async fn a_user_who_was_never_accepted_is_told_at_once() {
+    let (locks, failing) = locks();
+    failing.set(Some(Fault::Denied));
+    assert_eq!(fault(&locks.lock("a").outage(LONG).acquire().await.unwrap_err()), Fault::Denied);
+}
+
+#[tokio::test]
+async fn a_user_who_was_accepted_before_waits_for_the_end_of_the_refusal() {
+    let (locks, failing) = locks();
+    locks.lock("a").acquire().await.unwrap().release().await.unwrap();
+    failing.set(Some(Fault::Denied));
+    let error = locks.lock("a").outage(SHORT).acquire().await.unwrap_err();
+    assert!(fault(&error) == Fault::Revoked && error.is_temporary(), "{error:?}");
+    failing.end_soon();
+    let guard = locks.lock("a").outage(LONG).acquire().await.unwrap();
+    failing.set(Some(Fault::Denied));
+    failing.end_soon();
+    guard.release().await.unwrap();
+    failing.set(Some(Fault::Permanent));
+    assert_eq!(fault(&locks.lock("a").outage(LONG).acquire().await.unwrap_err()), Fault::Permanent);
+}
+
+#[tokio::test]
+async fn a_try_waits_for_the_store_if_it_has_an_outage_of_its_own() {
+    let (locks, failing) = locks();
+    failing.set(Some(Fault::Temporary));
+    let began = SystemClock.now();
+    assert!(locks.lock("a").try_acquire().await.is_err());
+    assert!(locks.lock("a").wait(Duration::ZERO).acquire().await.is_err());
+    assert!(locks.lock_many(["a", "b"]).try_acquire().await.is_err());
+    assert!(locks.semaphore("s", 2).try_acquire().await.is_err());
+    assert!(SystemClock.now().since(began) < SHORT, "without one it fails at once");
+
+    let error = locks.lock("a").outage(SHORT).try_acquire().await.unwrap_err();
+    assert!(fault(&error) == Fault::Temporary && SystemClock.now().since(began) >= SHORT, "{error:?}");
+    let wait = locks.lock("a").outage(LONG).wait(SHORT).try_acquire().await.unwrap_err();
+    assert_eq!(fault(&wait), Fault::Temporary, "its wait limits that");
+
+    failing.end_soon();
+    let guard = locks.lock("a").outage(LONG).try_acquire().await.unwrap().unwrap();
+    failing.set(Some(Fault::Temporary));
+    failing.end_soon();
+    // It does not wait for the other holder.
+    assert!(locks.lock("a").outage(LONG).try_acquire().await.unwrap().is_none());
+    guard.release().await.unwrap();
+
+    for _ in 0..2 {
+        failing.set(Some(Fault::Temporary));
+        failing.end_soon();
+        let all = locks.lock_many(["a", "b"]).outage(LONG).try_acquire().await.unwrap().unwrap();
+        all.release().await.unwrap();
+        failing.set(Some(Fault::Temporary));
+        failing.end_soon();
+        locks.semaphore("s", 2).outage(LONG).try_acquire().await.unwrap().unwrap().release().await.unwrap();
+    }
+}
+
+/// A delay that the store states is no outage, but a try has no other limit.
+#[tokio::test]
+async fn a_try_waits_no_longer_than_its_outage_for_a_store_that_states_a_delay() {
+    #[derive(Debug)]
+    struct Delayed(Arc<dyn Backend>);
+
+    #[async_trait]
+    impl Backend for Delayed {
+        fn capabilities(&self) -> &Capabilities {
+            self.0.capabilities()
+        }
+
+        async fn claim(&self, _: &Request) -> Result<ClaimOutcome> {
+            let error = Unavailable::new("delayed", Operation::Claim, Fault::Temporary, "not yet");
+            Err(error.retry_after(LONG).into())
+        }
+
+        async fn wait(&self, request: &Request) -> Result<Wake> {
+            self.0.wait(request).await
+        }
+
+        async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>> {
+            self.0.keep_alive(requests).await
+        }
+
+        async fn release(&self, request: &Request) -> Result<Release> {
+            self.0.release(request).await
+        }
+    }
+
+    let locks = Locks::new(Store::new(Arc::new(Delayed(memory::connect().backend))));
+    let began = SystemClock.now();
+    assert!(locks.lock("a").try_acquire().await.is_err());
+    assert!(SystemClock.now().since(began) < SHORT);
+    let error = locks.lock("a").outage(SHORT).try_acquire().await.unwrap_err();
+    assert!(error.is_temporary() && SystemClock.now().since(began) < 10 * SHORT, "{error:?}");
+}
