@@ -174,7 +174,10 @@ impl Cause {
             Self::Failed(error) => match error.http_status() {
                 Some(status) => {
                     let (fault, advice) = diagnose(status, code(&error));
-                    at.failed(fault, advice.map(str::to_owned), ServiceError::new(status, &error))
+                    let rejected =
+                        matches!(code(&error), Some("AuthenticationFailed" | "AuthorizationFailure"));
+                    let source = ServiceError::new(status, &error);
+                    at.failed(fault, advice.map(str::to_owned), source).rejecting_credentials(rejected)
                 }
                 None => {
                     let (fault, advice) = match error.kind() {
@@ -194,7 +197,8 @@ impl Cause {
                         ErrorKind::Io => (Fault::Temporary, None),
                         _ => (Fault::Permanent, None),
                     };
-                    at.failed(fault, advice.map(str::to_owned), error)
+                    let rejected = matches!(error.kind(), ErrorKind::Credential);
+                    at.failed(fault, advice.map(str::to_owned), error).rejecting_credentials(rejected)
                 }
             },
         }

@@ -137,6 +137,15 @@ impl Error {
         message
     }
 
+    /// Returns this error, marked if the store [rejects the credentials themselves](Unavailable::rejects_credentials).
+    #[must_use]
+    pub fn rejecting_credentials(mut self, rejected: bool) -> Self {
+        if let Self::Unavailable(unavailable) = &mut self {
+            unavailable.rejects_credentials = rejected;
+        }
+        self
+    }
+
     /// Returns the reason for the loss, if this is [`Self::Lost`].
     #[must_use]
     pub const fn lost(&self) -> Option<&LostReason> {
@@ -232,6 +241,9 @@ pub struct Unavailable {
     /// The time before which the store is not available, stated by the store itself: a delay, not an outage. An acquisition retries
     /// within the caller's wait limit. `None` if the store does not state it.
     pub retry_after: Option<Duration>,
+    /// True if the store rejects the credentials themselves, and not for want of a right: that may end, for example when a new password has
+    /// reached all servers.
+    pub rejects_credentials: bool,
 }
 
 impl Unavailable {
@@ -243,7 +255,14 @@ impl Unavailable {
         fault: Fault,
         source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
     ) -> Self {
-        Self { backend, operation, fault, source: source.into(), retry_after: None }
+        Self {
+            backend,
+            operation,
+            fault,
+            source: source.into(),
+            retry_after: None,
+            rejects_credentials: false,
+        }
     }
 
     /// Returns the same error with the time after which the store will be available.
@@ -268,7 +287,7 @@ pub enum Fault {
     #[error("access denied; check user, password and rights")]
     Denied,
     /// The store rejects the credentials that it has accepted before, for example while a password is replaced: core retries, within the
-    /// caller's limits. Core reports this instead of [`Self::Denied`] once a claim or a renewal of this program has succeeded.
+    /// caller's limits. Core reports this instead of [`Self::Denied`] for rejected credentials, once a request of this program was accepted.
     #[error("access denied, which was granted before; check user, password and rights")]
     Revoked,
 }

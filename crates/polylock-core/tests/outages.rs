@@ -2,7 +2,10 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::{
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
@@ -16,9 +19,9 @@ use polylock_core::{
 const LONG: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(300);
 
-/// The in-memory store, which fails in this way until that is ended.
+/// The in-memory store, which fails in this way until that is ended; with `true`, for want of a right.
 #[derive(Debug, Default, Clone)]
-struct Failing(Arc<Mutex<Option<Fault>>>);
+struct Failing(Arc<Mutex<Option<Fault>>>, Arc<AtomicBool>);
 
 impl Failing {
     fn set(&self, fault: Option<Fault>) {
@@ -27,7 +30,9 @@ impl Failing {
 
     fn check(&self, operation: Operation) -> Result<()> {
         let fault = *self.0.lock().unwrap();
-        fault.map_or(Ok(()), |fault| Err(Unavailable::new("failing", operation, fault, "refused").into()))
+        let Some(fault) = fault else { return Ok(()) };
+        let error = Error::from(Unavailable::new("failing", operation, fault, "refused"));
+        Err(error.rejecting_credentials(fault == Fault::Denied && !self.1.load(Relaxed)))
     }
 
     /// Ends the fault after [`SHORT`].
@@ -104,6 +109,10 @@ async fn a_user_who_was_accepted_before_waits_for_the_end_of_the_refusal() {
     guard.release().await.unwrap();
     failing.set(Some(Fault::Permanent));
     assert_eq!(fault(&locks.lock("a").outage(LONG).acquire().await.unwrap_err()), Fault::Permanent);
+    // A user may have a right to one lock and not to another.
+    failing.set(Some(Fault::Denied));
+    failing.1.store(true, Relaxed);
+    assert_eq!(fault(&locks.lock("b").outage(LONG).acquire().await.unwrap_err()), Fault::Denied);
 }
 
 #[tokio::test]

@@ -81,10 +81,12 @@ impl Problem {
         };
         let source = self.detail.clone().unwrap_or_else(|| self.title.clone());
         let error = Unavailable::new(backend, operation, fault, source);
-        match self.retry_after_us {
+        let error: Error = match self.retry_after_us {
             Some(delay) => error.retry_after(Duration::from_micros(delay)).into(),
             None => error.into(),
-        }
+        };
+        // A caller without a right is `forbidden`.
+        error.rejecting_credentials(matches!(self.word(), "denied" | "unauthenticated") || self.status == 401)
     }
 }
 

@@ -97,7 +97,10 @@ impl Cause {
     pub(crate) fn at(self, backend: &'static str, operation: Operation, address: &str) -> Error {
         let at = At { backend, operation, endpoint: address };
         match self {
-            Self::Driver(error) => at.failed(fault(&error), advice(&error).map(str::to_owned), error),
+            Self::Driver(error) => {
+                let (fault, rejected) = (fault(&error), rejects_credentials(&error));
+                at.failed(fault, advice(&error).map(str::to_owned), error).rejecting_credentials(rejected)
+            }
             Self::Unusable(fault, advice) => at.advise(fault, advice),
             Self::TimedOut(timeout) => {
                 let advice =
@@ -177,7 +180,8 @@ pub(crate) fn is_reply(error: &RedisError) -> bool {
 
 fn fault(error: &RedisError) -> Fault {
     match error.kind() {
-        ErrorKind::AuthenticationFailed | ErrorKind::Server(Server::NoPerm) => Fault::Denied,
+        _ if rejects_credentials(error) => Fault::Denied,
+        ErrorKind::Server(Server::NoPerm) => Fault::Denied,
         ErrorKind::Io if has_untrusted_certificate(error) => Fault::Permanent,
         ErrorKind::Io | ErrorKind::Parse => Fault::Temporary,
         ErrorKind::Server(
@@ -188,13 +192,17 @@ fn fault(error: &RedisError) -> Fault {
             | Server::ReadOnly,
         ) => Fault::Temporary,
         _ => match error.code() {
-            Some("NOAUTH" | "WRONGPASS") => Fault::Denied,
             Some("OOM" | "MISCONF" | "BUSY" | "NOREPLICAS") => Fault::Temporary,
             _ if has_too_many_clients(error) => Fault::Temporary,
             _ if is_forbidden(error) => Fault::Denied,
             _ => Fault::Permanent,
         },
     }
+}
+
+/// Returns true if the server rejects the user or the password.
+fn rejects_credentials(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::AuthenticationFailed || matches!(error.code(), Some("NOAUTH" | "WRONGPASS"))
 }
 
 fn has_too_many_clients(error: &RedisError) -> bool {
@@ -216,7 +224,7 @@ fn has_untrusted_certificate(error: &RedisError) -> bool {
 
 fn advice(error: &RedisError) -> Option<&'static str> {
     Some(match (error.kind(), error.code()) {
-        (ErrorKind::AuthenticationFailed, _) | (_, Some("NOAUTH" | "WRONGPASS")) => {
+        _ if rejects_credentials(error) => {
             "check the user and the password, with characters such as @ : / # ? % percent-encoded in the URL"
         }
         _ if error.kind() == ErrorKind::Server(Server::NoPerm) || is_forbidden(error) => NEEDED_RIGHTS,

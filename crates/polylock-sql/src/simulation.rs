@@ -191,6 +191,10 @@ impl<DB: ClassifyErrors> ClassifyErrors for Simulated<DB> {
         DB::advice(error)
     }
 
+    fn rejects_credentials(error: &Error) -> bool {
+        DB::rejects_credentials(error)
+    }
+
     fn is_missing_database(error: &Error) -> bool {
         DB::is_missing_database(error)
     }

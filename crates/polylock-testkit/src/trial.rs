@@ -192,13 +192,23 @@ impl Trial {
     /// Returns the number of entries in the store; `None` if neither the target nor the store can count them.
     pub(crate) async fn count(&self) -> Option<u64> {
         let (target, inspect) = (self.target.clone(), self.bare.inspect.clone());
-        self.on_io(async move {
+        let counted = async move || -> Result<Option<u64>> {
             if let Some(count) = target.leftovers().await? {
                 return Ok(Some(count));
             }
-            let Some(inspect) = inspect else { return Ok(None) };
+            let Some(inspect) = &inspect else { return Ok(None) };
             let entries = |status: LockStatus| (status.holders.len() + status.waiters.len()) as u64;
             Ok(Some(inspect.list("").await?.into_iter().map(entries).sum()))
+        };
+        self.on_io(async move {
+            let limit = SystemClock.now() + SOON;
+            loop {
+                match counted().await {
+                    // A server on a busy machine may be late. What is counted does not change by that.
+                    Err(error) if error.is_temporary() && SystemClock.now() < limit => pause().await,
+                    outcome => return outcome,
+                }
+            }
         })
         .await
     }

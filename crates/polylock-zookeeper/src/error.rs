@@ -27,7 +27,8 @@ impl Cause {
         match self {
             Self::Driver(error) => {
                 let (fault, advice) = diagnose(&error, operation);
-                at.failed(fault, advice.map(str::to_owned), error)
+                let rejected = matches!(error, Error::AuthFailed);
+                at.failed(fault, advice.map(str::to_owned), error).rejecting_credentials(rejected)
             }
             Self::TimedOut(time) => at.advise(
                 Fault::Temporary,

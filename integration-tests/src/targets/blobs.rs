@@ -26,10 +26,12 @@ pub(super) async fn delete(url: &str, prefix: &str) -> io::Result<()> {
         let end = "x-ms-lease-action: break\nx-ms-lease-break-period: 0";
         // One that is not leased refuses that.
         azurite::ask(url, &format!("PUT {blob}?comp=lease\n{end}")).await?;
-        let deleted = azurite::ask(url, &format!("DELETE {blob}")).await?;
-        if !deleted.contains(" 202 ") {
-            return Err(io::Error::other(deleted));
-        }
+        // A waiter that leases it first has the lock, and releases it.
+        clock::until("the blob is deleted", async || {
+            let deleted = azurite::ask(url, &format!("DELETE {blob}")).await;
+            deleted.is_ok_and(|reply| [" 202 ", " 404 "].iter().any(|status| reply.contains(status)))
+        })
+        .await;
     }
     Ok(())
 }

@@ -179,7 +179,7 @@ impl StoreContext {
     pub(super) fn revoked(&self, operation: Operation, error: Error) -> Error {
         match error {
             Error::Unavailable(unavailable)
-                if unavailable.fault == Fault::Denied
+                if unavailable.rejects_credentials
                     && uses_lock(operation)
                     && self.was_accepted.load(Ordering::Relaxed) =>
             {
@@ -359,7 +359,7 @@ impl StoreContext {
     }
 }
 
-/// Returns true for the operations of each use of a lock. The others may need rights that a user of locks lacks.
+/// Returns true for the operations of each use of a lock.
 const fn uses_lock(operation: Operation) -> bool {
     matches!(
         operation,

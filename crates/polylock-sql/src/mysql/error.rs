@@ -84,6 +84,10 @@ impl ClassifyErrors for MySql {
         }
     }
 
+    fn rejects_credentials(error: &Error) -> bool {
+        matches!(number(error), Some(1045 | 1129 | 1130 | 1698 | 1820 | 1862 | 3118 | 4151))
+    }
+
     fn is_missing_database(error: &Error) -> bool {
         number(error) == Some(1049)
     }

@@ -59,6 +59,10 @@ impl ClassifyErrors for Postgres {
         }
     }
 
+    fn rejects_credentials(error: &Error) -> bool {
+        matches!(code(error), Some("28000" | "28P01"))
+    }
+
     fn is_missing_database(error: &Error) -> bool {
         code(error) == Some("3D000")
     }

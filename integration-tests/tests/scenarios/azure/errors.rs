@@ -1,6 +1,6 @@
 //! Refusals by the service, and changes by administrators: each is reported with a remedy.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use polylock::{Error, Fault, Locks, LostReason};
@@ -88,9 +88,9 @@ async fn an_expired_signature_loses_the_lock_at_the_deadline() {
     let until = to_rfc3339(&OffsetDateTime::from_unix_timestamp(soon).unwrap());
     let locks = Locks::connect(&format!("{}&{}", namespace.url, signature("rwlc", &until))).await.unwrap();
     let guard = locks.lock("a").ttl(MIN_LEASE).acquire().await.unwrap();
-    let waiting = tokio::spawn(locks.lock("a").ttl(MIN_LEASE).acquire());
+    let waiting = tokio::spawn(locks.lock("a").ttl(MIN_LEASE).outage(Duration::from_secs(1)).acquire());
     let (fault, text) = describe(&waiting.await.unwrap().unwrap_err());
-    assert!(fault == Some(Fault::Denied) && text.contains("whether the signature has expired"), "{text}");
+    assert!(fault == Some(Fault::Revoked) && text.contains("whether the signature has expired"), "{text}");
     let deadline = guard.deadline();
     assert_eq!(loss(&guard).await, LostReason::DeadlineReached);
     assert!(now() >= deadline && now() < deadline + SLACK);

@@ -1,6 +1,6 @@
 //! Users, passwords, and the required rights of a user.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, time::Duration};
 
 use polylock::{Error, Fault, Locks};
 use polylock_integration_tests::servers::{PrivateServer, redis, valkey};
@@ -167,15 +167,18 @@ async fn a_server_wide_password_is_accepted() {
 
 /// The password is changed while the store is open.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_password_change_is_reported_as_denied() {
+async fn a_password_change_is_an_outage_and_then_reported_as_denied() {
     for start in STARTS {
         let (_server, namespace, url) = with_user(start, ["@all"].iter()).await;
         let locks = Locks::connect(&url).await.unwrap();
         locks.lock("a").acquire().await.unwrap().release().await.unwrap();
         namespace.query::<()>(&command("ACL SETUSER app resetpass >other")).await;
         namespace.query::<()>(&command("CLIENT KILL TYPE pubsub")).await;
-        let error = locks.lock("a").acquire().await.unwrap_err();
-        assert!(matches!(&error, Error::Unavailable(error) if error.fault == Fault::Denied), "{error:?}");
+        let error = locks.lock("a").outage(Duration::from_secs(1)).acquire().await.unwrap_err();
+        assert!(matches!(&error, Error::Unavailable(error) if error.fault == Fault::Revoked), "{error:?}");
         assert!(!format!("{error:?}").contains(PASSWORD));
+        let acquisition = tokio::spawn(locks.lock("a").acquire());
+        namespace.query::<()>(command("ACL SETUSER app").arg(format!(">{PASSWORD}"))).await;
+        acquisition.await.unwrap().unwrap().release().await.unwrap();
     }
 }

@@ -89,6 +89,8 @@ pub(crate) trait ClassifyErrors {
     fn error_class(error: &sqlx::Error) -> ErrorClass;
     fn fault(error: &sqlx::Error) -> Fault;
     fn advice(error: &sqlx::Error) -> Option<String>;
+    /// Returns true if the server rejects the user or the password.
+    fn rejects_credentials(error: &sqlx::Error) -> bool;
     /// Returns true if the server has no database of that name.
     fn is_missing_database(error: &sqlx::Error) -> bool;
     /// Returns the server's message, without details for the server's developers.

@@ -433,8 +433,10 @@ impl<DB: Driver> Server<DB> {
             }
             error => DB::advice(error),
         };
-        let fault = DB::fault(&error);
-        self.at(operation).failed(fault, advice, DriverError::new::<DB>(error))
+        let (fault, rejected) = (DB::fault(&error), DB::rejects_credentials(&error));
+        self.at(operation)
+            .failed(fault, advice, DriverError::new::<DB>(error))
+            .rejecting_credentials(rejected)
     }
 
     /// Returns the error for tables that are missing and can't be created because of the `refusal`, with the statements that create them,
