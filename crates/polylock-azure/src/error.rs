@@ -174,8 +174,7 @@ impl Cause {
             Self::Failed(error) => match error.http_status() {
                 Some(status) => {
                     let (fault, advice) = diagnose(status, code(&error));
-                    let rejected =
-                        matches!(code(&error), Some("AuthenticationFailed" | "AuthorizationFailure"));
+                    let rejected = rejects_credentials(code(&error));
                     let source = ServiceError::new(status, &error);
                     at.failed(fault, advice.map(str::to_owned), source).rejecting_credentials(rejected)
                 }
@@ -205,11 +204,16 @@ impl Cause {
     }
 }
 
+/// Returns true if the service does not accept the credentials. `AuthorizationFailure` is also the code of the account's firewall, and the
+/// only one of the emulator.
+fn rejects_credentials(code: Option<&str>) -> bool {
+    matches!(code, Some("AuthenticationFailed" | "AuthorizationFailure"))
+}
+
 /// Returns the fault of a reply, and the advice.
 fn diagnose(status: StatusCode, code: Option<&str>) -> (Fault, Option<&'static str>) {
     match (u16::from(status), code) {
-        // `AuthorizationFailure` is also the code of the account's firewall, and the only one of the emulator.
-        (_, Some("AuthenticationFailed" | "AuthorizationFailure")) => (
+        (_, code) if rejects_credentials(code) => (
             Fault::Denied,
             Some(
                 "the service does not accept the credentials: check the account and its key, whether the signature has \

@@ -106,8 +106,8 @@ impl Lock {
 
     /// Sets the time for which the store may be unreachable, without interruption, before waiting fails.
     ///
-    /// A try waits for the store for this time, too, and never for another holder; without this setting it fails at once. An outage of the
-    /// store includes a failover: until its server accepts writes again, and accepts the credentials that it has accepted before.
+    /// A try with this setting is repeated while the store is unavailable; without it, the first error ends the try. It never waits for another
+    /// holder. A failover is an outage, too, and so is a server that rejects a password which it accepted before.
     pub const fn outage(mut self, outage: Duration) -> Self {
         self.options.outage = outage;
         self.options.tries_wait_for_store = true;

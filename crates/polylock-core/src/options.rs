@@ -15,7 +15,7 @@ pub struct Options {
     pub wait: Option<Duration>,
     /// The time for which the store may be unreachable, without interruption, before waiting for a lock fails: 30 s by default.
     pub outage: Duration,
-    /// True if a request that does not wait for other holders waits for the store for that time, too.
+    /// True if a try is repeated, too, while the store is unavailable.
     pub(crate) tries_wait_for_store: bool,
     /// The time after which a waiting request is checked for a [deadlock](crate::Error::Deadlock); none (`None`) by default.
     ///
@@ -37,8 +37,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Returns the time for which the store may be unreachable before a request fails: not at all before a try fails, unless that was
-    /// chosen.
+    /// Returns how long the store may be unreachable before a request fails. For a try it is zero, unless its lock has an outage of its own.
     pub(crate) fn outage_of(&self, is_try: bool) -> Duration {
         if is_try && !self.tries_wait_for_store { Duration::ZERO } else { self.outage }
     }

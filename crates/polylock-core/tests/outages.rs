@@ -2,10 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::{
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -19,20 +16,32 @@ use polylock_core::{
 const LONG: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(300);
 
-/// The in-memory store, which fails in this way until that is ended; with `true`, for want of a right.
+/// The reason of a failure: the error for an operation.
+type Cause = fn(Operation) -> Error;
+
+fn of(operation: Operation, fault: Fault) -> Unavailable {
+    Unavailable::new("failing", operation, fault, "refused")
+}
+
+const TEMPORARY: Cause = |operation| of(operation, Fault::Temporary).into();
+const PERMANENT: Cause = |operation| of(operation, Fault::Permanent).into();
+const DELAYED: Cause = |operation| of(operation, Fault::Temporary).retry_after(LONG).into();
+const WRONG_PASSWORD: Cause =
+    |operation| Error::from(of(operation, Fault::Denied)).rejecting_credentials(true);
+const MISSING_RIGHT: Cause = |operation| of(operation, Fault::Denied).into();
+
+/// The in-memory store, which fails for this reason until that is ended.
 #[derive(Debug, Default, Clone)]
-struct Failing(Arc<Mutex<Option<Fault>>>, Arc<AtomicBool>);
+struct Failing(Arc<Mutex<Option<Cause>>>);
 
 impl Failing {
-    fn set(&self, fault: Option<Fault>) {
-        *self.0.lock().unwrap() = fault;
+    fn set(&self, cause: Option<Cause>) {
+        *self.0.lock().unwrap() = cause;
     }
 
     fn check(&self, operation: Operation) -> Result<()> {
-        let fault = *self.0.lock().unwrap();
-        let Some(fault) = fault else { return Ok(()) };
-        let error = Error::from(Unavailable::new("failing", operation, fault, "refused"));
-        Err(error.rejecting_credentials(fault == Fault::Denied && !self.1.load(Relaxed)))
+        let cause = *self.0.lock().unwrap();
+        cause.map_or(Ok(()), |cause| Err(cause(operation)))
     }
 
     /// Ends the fault after [`SHORT`].
@@ -91,7 +100,7 @@ fn fault(error: &Error) -> Fault {
 #[tokio::test]
 async fn a_user_who_was_never_accepted_is_told_at_once() {
     let (locks, failing) = locks();
-    failing.set(Some(Fault::Denied));
+    failing.set(Some(WRONG_PASSWORD));
     assert_eq!(fault(&locks.lock("a").outage(LONG).acquire().await.unwrap_err()), Fault::Denied);
 }
 
@@ -99,26 +108,25 @@ async fn a_user_who_was_never_accepted_is_told_at_once() {
 async fn a_user_who_was_accepted_before_waits_for_the_end_of_the_refusal() {
     let (locks, failing) = locks();
     locks.lock("a").acquire().await.unwrap().release().await.unwrap();
-    failing.set(Some(Fault::Denied));
+    failing.set(Some(WRONG_PASSWORD));
     let error = locks.lock("a").outage(SHORT).acquire().await.unwrap_err();
     assert!(fault(&error) == Fault::Revoked && error.is_temporary(), "{error:?}");
     failing.end_soon();
     let guard = locks.lock("a").outage(LONG).acquire().await.unwrap();
-    failing.set(Some(Fault::Denied));
+    failing.set(Some(WRONG_PASSWORD));
     failing.end_soon();
     guard.release().await.unwrap();
-    failing.set(Some(Fault::Permanent));
+    failing.set(Some(PERMANENT));
     assert_eq!(fault(&locks.lock("a").outage(LONG).acquire().await.unwrap_err()), Fault::Permanent);
     // A user may have a right to one lock and not to another.
-    failing.set(Some(Fault::Denied));
-    failing.1.store(true, Relaxed);
+    failing.set(Some(MISSING_RIGHT));
     assert_eq!(fault(&locks.lock("b").outage(LONG).acquire().await.unwrap_err()), Fault::Denied);
 }
 
 #[tokio::test]
 async fn a_try_waits_for_the_store_if_it_has_an_outage_of_its_own() {
     let (locks, failing) = locks();
-    failing.set(Some(Fault::Temporary));
+    failing.set(Some(TEMPORARY));
     let began = SystemClock.now();
     assert!(locks.lock("a").try_acquire().await.is_err());
     assert!(locks.lock("a").wait(Duration::ZERO).acquire().await.is_err());
@@ -133,18 +141,18 @@ async fn a_try_waits_for_the_store_if_it_has_an_outage_of_its_own() {
 
     failing.end_soon();
     let guard = locks.lock("a").outage(LONG).try_acquire().await.unwrap().unwrap();
-    failing.set(Some(Fault::Temporary));
+    failing.set(Some(TEMPORARY));
     failing.end_soon();
     // It does not wait for the other holder.
     assert!(locks.lock("a").outage(LONG).try_acquire().await.unwrap().is_none());
     guard.release().await.unwrap();
 
     for _ in 0..2 {
-        failing.set(Some(Fault::Temporary));
+        failing.set(Some(TEMPORARY));
         failing.end_soon();
         let all = locks.lock_many(["a", "b"]).outage(LONG).try_acquire().await.unwrap().unwrap();
         all.release().await.unwrap();
-        failing.set(Some(Fault::Temporary));
+        failing.set(Some(TEMPORARY));
         failing.end_soon();
         locks.semaphore("s", 2).outage(LONG).try_acquire().await.unwrap().unwrap().release().await.unwrap();
     }
@@ -153,34 +161,8 @@ async fn a_try_waits_for_the_store_if_it_has_an_outage_of_its_own() {
 /// A delay that the store states is no outage, but a try has no other limit.
 #[tokio::test]
 async fn a_try_waits_no_longer_than_its_outage_for_a_store_that_states_a_delay() {
-    #[derive(Debug)]
-    struct Delayed(Arc<dyn Backend>);
-
-    #[async_trait]
-    impl Backend for Delayed {
-        fn capabilities(&self) -> &Capabilities {
-            self.0.capabilities()
-        }
-
-        async fn claim(&self, _: &Request) -> Result<ClaimOutcome> {
-            let error = Unavailable::new("delayed", Operation::Claim, Fault::Temporary, "not yet");
-            Err(error.retry_after(LONG).into())
-        }
-
-        async fn wait(&self, request: &Request) -> Result<Wake> {
-            self.0.wait(request).await
-        }
-
-        async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>> {
-            self.0.keep_alive(requests).await
-        }
-
-        async fn release(&self, request: &Request) -> Result<Release> {
-            self.0.release(request).await
-        }
-    }
-
-    let locks = Locks::new(Store::new(Arc::new(Delayed(memory::connect().backend))));
+    let (locks, failing) = locks();
+    failing.set(Some(DELAYED));
     let began = SystemClock.now();
     assert!(locks.lock("a").try_acquire().await.is_err());
     assert!(SystemClock.now().since(began) < SHORT);

@@ -89,7 +89,7 @@ impl Waiting {
         if self.no_wait { Some(Duration::ZERO) } else { self.wait }
     }
 
-    /// Returns the time for which a request that does not wait for other holders waits for the store, if that was chosen.
+    /// Returns the `--outage` of a request that is tried once: it waits for the store, and not for other holders.
     pub(crate) fn outage_of_try(&self) -> Option<Duration> {
         self.outage.filter(|_| self.limit() == Some(Duration::ZERO))
     }

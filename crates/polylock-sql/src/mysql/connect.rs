@@ -155,7 +155,7 @@ impl Settings {
         self.get(name).parse().is_ok_and(|number: u64| number < least)
     }
 
-    /// Returns the reason for which locks can't be kept on this server, and whether that may change by itself.
+    /// Returns why locks can't be kept on this server, and whether that may change by itself.
     fn refusal(&self, strategy: Strategy) -> Option<(Fault, &'static str)> {
         self.permanent_refusal(strategy).map(|advice| (Fault::Permanent, advice)).or_else(|| {
             // A failover may be in progress: the address leads to the next primary before that is promoted.

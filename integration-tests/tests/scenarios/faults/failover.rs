@@ -75,7 +75,7 @@ async fn nobody_ends(store: &str, refuses: Refuses) {
     if refuses == Refuses::User {
         // A program whose credentials have never been accepted is told at once.
         assert_eq!(describe(&newcomer.await.unwrap().unwrap_err()).0, Some(Fault::Denied));
-        admin.end(refuses, victim.servers()[0]).await;
+        admin.end(refuses).await;
     } else {
         assert!(!newcomer.is_finished(), "{:?}", newcomer.await);
         let fast = Locks::builder(&url).outage(Duration::ZERO).connect().await;
@@ -85,7 +85,7 @@ async fn nobody_ends(store: &str, refuses: Refuses) {
             Err(error) => Err(error),
         };
         assert!(fast.unwrap_err().is_temporary());
-        admin.end(refuses, victim.servers()[0]).await;
+        admin.end(refuses).await;
         newcomer.await.unwrap().unwrap();
     }
 
@@ -207,7 +207,7 @@ impl Admin {
         }
     }
 
-    async fn end(&self, refuses: Refuses, _server: &PrivateServer) {
+    async fn end(&self, refuses: Refuses) {
         match (self, refuses) {
             (Self::Postgres { .. }, Refuses::User) => self.run("ALTER ROLE app LOGIN").await,
             (Self::Postgres { .. }, _) => self.run("SELECT pg_promote()").await,
