@@ -162,7 +162,7 @@ planted! {
         "idempotence::a_release_by_another_request_changes_nothing";
     duplicates_claims: DuplicatesClaims =>
         "wait::a_short_outage_is_retried" "wait::a_long_outage_ends_the_wait" "faults::flaky_waits"
-        "faults::flaky_leaks" "faults::flaky_cancel" "wait::a_timed_out_waiter_wakes_the_waiters_behind_it";
+        "faults::flaky_leaks" "faults::flaky_cancel";
     omits_numbers: OmitsNumbers => "order::an_expired_queue_entry_does_not_block_the_next_waiter";
     never_notifies: NeverNotifies =>
         "wait::a_push_is_faster_than_the_recheck" "conversion::a_downgrade_is_faster_than_the_recheck";

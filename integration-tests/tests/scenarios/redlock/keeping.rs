@@ -243,9 +243,9 @@ async fn lost_votes_of_a_server_are_restored_in_one_message() {
 /// Ten thousand with `POLYLOCK_TEST_HELD=10000`, for a minute with `POLYLOCK_TEST_SECONDS=60`.
 #[tokio::test(flavor = "multi_thread")]
 async fn many_locks_are_kept_while_the_servers_are_healthy() {
-    const TTL: Duration = Duration::from_secs(6);
+    const TTL: Duration = Duration::from_secs(12);
     let number = |key, default| env::var(key).map_or(default, |number| number.parse().unwrap());
-    let (count, seconds) = (number("POLYLOCK_TEST_HELD", 1_500), number("POLYLOCK_TEST_SECONDS", 7));
+    let (count, seconds) = (number("POLYLOCK_TEST_HELD", 1_500), number("POLYLOCK_TEST_SECONDS", 13));
     let setup = Setup::private_direct(5);
     let options = format!("polylock.restart=trust&polylock.ttl={}ms", TTL.as_millis());
     let locks = polylock::Locks::connect(&setup.direct_url(&options)).await.unwrap();
@@ -268,7 +268,7 @@ async fn many_locks_are_kept_while_the_servers_are_healthy() {
     println!(
         "{count} locks: the least that remained of a lease of {TTL:?} was {least:?}, with {renewals} messages"
     );
-    assert!(seconds > 10 || renewals < guards.len(), "{renewals} messages: one contains many renewals");
+    assert!(seconds > 20 || renewals < guards.len(), "{renewals} messages: one contains many renewals");
     let failures: Vec<_> = stream::iter(guards)
         .map(polylock::Guard::release)
         .buffer_unordered(64)

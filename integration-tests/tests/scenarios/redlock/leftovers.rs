@@ -210,11 +210,11 @@ fn votes_received_after_the_lease_are_not_a_grant() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let _inside = runtime.enter();
     let setup = Setup::shared(3);
-    let config = Config::new(&setup.url("&polylock.operation_timeout=5s")).unwrap();
+    let config = Config::new(&setup.url("&polylock.operation_timeout=10s")).unwrap();
     runtime.block_on(async {
         let store = connect(config).await.unwrap();
         // A fifth of it is the time for which the client waits for the replies that are held.
-        let ttl = Duration::from_secs(8);
+        let ttl = Duration::from_secs(20);
         let mut request = Request::new(LockName::new("n").unwrap(), Mode::Exclusive, ttl);
         request.queues = true;
         // The scripts are loaded from here on, so one message is sufficient.

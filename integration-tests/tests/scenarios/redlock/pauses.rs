@@ -18,7 +18,7 @@ use super::setup::{MAX_FREE_TIME, Setup};
 
 /// The longest time for which the lock may be free while a client waits for it: two seconds, including a pause of the servers, and the time
 /// that a busy machine may add.
-const HANDOVER: Duration = Duration::from_millis(3500);
+const HANDOVER: Duration = Duration::from_secs(5);
 
 /// Returns the number of pauses of each kind.
 fn pauses() -> u64 {
