@@ -79,6 +79,11 @@ deb() {
         share/fish/vendor_completions.d/polylock.fish lib/systemd/system/polylock-run@.service share/doc/polylock/copyright; do
         [ -s "$directory/deb/usr/$file" ] || fail "the .deb lacks /usr/$file"
     done
+    # The directory for several users, at another place and with a group that exists.
+    dpkg-deb --control out/*.deb "$directory/control"
+    sed -i "s|/var/lib/polylock|$directory/shared|; s|getent group polylock|true|; s|-g polylock|-g $(id -g)|" "$directory/control/postinst"
+    "$directory/control/postinst" configure
+    [ "$(stat -c %a "$directory/shared")" = 2770 ] || fail "the .deb creates no directory for several users"
 }
 
 from_source() {

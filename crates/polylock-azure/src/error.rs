@@ -295,19 +295,17 @@ mod tests {
     }
 
     #[test]
-    fn error_codes_have_a_fault() {
-        for (status, code, wanted) in [
-            (503, "ServerBusy", Fault::Temporary),
-            (500, "OperationTimedOut", Fault::Temporary),
-            (403, "AuthenticationFailed", Fault::Denied),
-            (403, "AuthorizationPermissionMismatch", Fault::Denied),
-            (404, "ResourceNotFound", Fault::Denied),
-            (400, "InvalidHeaderValue", Fault::Permanent),
-            (404, "ContainerNotFound", Fault::Permanent),
-            (409, "ContainerBeingDeleted", Fault::Temporary),
-        ] {
-            assert_eq!(fault(reply(status, code)), wanted, "{code}");
+    fn the_page_has_the_fault_of_each_error() {
+        for (code, wanted, rejected) in polylock_core::failure::checks::errors(include_str!("docs.md")) {
+            let reply = match code.parse() {
+                Ok(status) => reply(status, "Other"),
+                // The status says nothing of these.
+                Err(_) => reply(400, code),
+            };
+            assert_eq!(fault(reply), wanted, "{code}");
+            assert_eq!(rejects_credentials(Some(code)), rejected, "{code}");
         }
+        assert_eq!(fault(reply(599, "Other")), Fault::Temporary);
         assert_eq!(fault(Cause::TimedOut(Duration::from_secs(1))), Fault::Temporary);
     }
 }

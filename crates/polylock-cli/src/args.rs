@@ -14,7 +14,7 @@ use polylock::Mode;
 pub(crate) use self::handles::{Acquire, Handle, Renew};
 pub(crate) use self::serve::Serve;
 pub(crate) use self::supervised::{Elect, FOREVER, Once, Restart, Supervised, Waiting, duration};
-use self::supervised::{HOLDING, STOPPING, WAITING};
+use self::supervised::{HOLDING, STOPPING, WAITING, longer_than_zero};
 use crate::{exit, help};
 
 /// Runs a command under a distributed lock, and stops it before another process can acquire the lock
@@ -198,10 +198,10 @@ pub(crate) struct Run {
     /// polylock does not wait until then: a last renewal sets the lease to the remaining time. It waits only if the lock belongs to a
     /// session (ZooKeeper, polylock.strategy=pessimistic), and while the remaining time is longer than the longest lease of the store
     /// or less than the shortest.
-    #[arg(long, value_name = "DUR", value_parser = duration, help_heading = HOLDING)]
+    #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true, help_heading = HOLDING)]
     pub(crate) min_hold: Option<Duration>,
     /// Stop the command after this time, and exit with 124
-    #[arg(long, value_name = "DUR", value_parser = duration, help_heading = HOLDING)]
+    #[arg(long, value_name = "DUR", value_parser = longer_than_zero, allow_hyphen_values = true, help_heading = HOLDING)]
     pub(crate) max_hold: Option<Duration>,
     /// Hold this lock, too; may be repeated
     ///
@@ -212,7 +212,7 @@ pub(crate) struct Run {
     /// Take one of N slots instead of the whole lock: up to N runs at the same time, each with the number of its slot in POLYLOCK_SLOT
     ///
     /// All runs with this name must have the same N. The slots are independent of the lock with this name.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024), conflicts_with_all = ["also", "lock_mode", "reentrant"], help_heading = HOLDING)]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024), allow_negative_numbers = true, conflicts_with_all = ["also", "lock_mode", "reentrant"], help_heading = HOLDING)]
     pub(crate) slots: Option<u32>,
     /// Inside another `polylock run` of the same lock, run under its hold instead of failing
     ///
@@ -282,7 +282,7 @@ pub(crate) struct Break {
     #[arg(long, value_name = "TEXT")]
     pub(crate) reason: Option<String>,
     /// Wait until the holder has stopped, at most this long; exit with 75 if it has not
-    #[arg(short, long, value_name = "DUR", value_parser = duration)]
+    #[arg(short, long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true)]
     pub(crate) wait: Option<Duration>,
 }
 
@@ -292,7 +292,7 @@ pub(crate) struct Check {
     #[arg(long, value_name = "PART", value_enum)]
     pub(crate) only: Vec<Part>,
     /// Duration of the part with faults [default: 15s; 5s with --quick]
-    #[arg(long, value_name = "DUR", value_parser = duration)]
+    #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true)]
     pub(crate) seconds: Option<Duration>,
     /// Seed of the faults, to repeat the schedule of another run [default: random]
     #[arg(long, value_name = "N")]
@@ -327,7 +327,7 @@ pub(crate) struct Bench {
     #[arg(long, value_name = "PART", value_parser = bench_part())]
     pub(crate) only: Vec<polylock_bench::Part>,
     /// Time for each store, which the parts share [default: 30s; 8s with --quick]
-    #[arg(long, value_name = "DUR", value_parser = duration)]
+    #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true)]
     pub(crate) seconds: Option<Duration>,
     /// Take less time, with fewer waiters, locks and kills
     #[arg(long)]
@@ -371,6 +371,18 @@ pub(crate) enum OnLost {
     Kill,
     /// Let the command continue; the exit code still shows the loss
     Continue,
+}
+
+impl Command {
+    /// Returns the descriptor of `--status-fd`.
+    pub(crate) fn status_fd(&self) -> Option<u32> {
+        match self {
+            Self::Run(run) => run.common.status_fd,
+            Self::Elect(elect) => elect.common.status_fd,
+            Self::Once(once) => once.common.status_fd,
+            _ => None,
+        }
+    }
 }
 
 impl Run {

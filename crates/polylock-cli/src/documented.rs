@@ -163,6 +163,58 @@ fn every_variable_of_the_command_is_documented() {
     assert!(set.len() > 8 && set == on_page, "in the program: {set:?}; on the pages: {on_page:?}");
 }
 
+/// Returns the names of the tables and sequences in the statements of a store.
+fn objects(schema: &str) -> BTreeSet<&str> {
+    let created = ["CREATE TABLE IF NOT EXISTS ", "CREATE SEQUENCE IF NOT EXISTS "];
+    let after = created.iter().flat_map(|create| schema.split(create).skip(1));
+    let words = after.map(|rest| rest.split([' ', '(', ';']).next().unwrap());
+    words.map(|word| word.rsplit('.').next().unwrap().trim_matches(['"', '`'])).collect()
+}
+
+/// A page must not count or forget tables: an administrator grants rights by it.
+#[test]
+fn the_tables_of_a_database_are_on_its_page_and_have_rights_in_the_help() {
+    let postgres = include_str!("../../polylock-sql/src/postgres/docs.md");
+    let mut wrong = Vec::new();
+    // An administrator never creates those of SQLite.
+    let sqlite = [
+        include_str!("../../polylock-sql/src/sqlite/statements/schema.sql"),
+        include_str!("../../polylock-sql/src/sqlite/statements/upgrade/4.sql"),
+    ];
+    for (url, schema, page) in [
+        (
+            "sqlite:l.db",
+            sqlite.concat().replace("{p}", "polylock"),
+            include_str!("../../polylock-sql/src/sqlite/docs.md"),
+        ),
+        ("postgres://h/x", polylock::schema("postgres://h/x").unwrap().unwrap(), postgres),
+        (
+            "mysql://h/x",
+            polylock::schema("mysql://h/x").unwrap().unwrap(),
+            include_str!("../../polylock-sql/src/mysql/docs.md"),
+        ),
+    ] {
+        let objects = objects(&schema);
+        assert!(objects.len() > 4, "{url}: {objects:?}");
+        let tables = page.split_once("\n# Tables\n").unwrap().1;
+        wrong.extend(
+            objects
+                .iter()
+                .filter(|name| !tables.contains(&format!("`{name}`")))
+                .map(|name| format!("{url}: {name}")),
+        );
+        if page == postgres {
+            let rights = page.split_once("the user then needs").unwrap().1.split_once("\n* ").unwrap().0;
+            for name in objects {
+                let is_granted =
+                    rights.contains(&format!("`{name}`")) && help::SCHEMA.contains(&format!("public.{name}"));
+                wrong.extend((!is_granted).then(|| format!("rights on {name}")));
+            }
+        }
+    }
+    assert_eq!(wrong, [""; 0]);
+}
+
 /// Returns the keys of a store, from the error about an unknown key.
 fn known_keys(url: &str) -> BTreeSet<String> {
     let error = polylock::schema(&format!("{url}?qqqqqqqq=1")).unwrap_err();

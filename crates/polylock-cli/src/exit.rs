@@ -47,7 +47,8 @@ impl From<Error> for Failure {
             Error::Lost { .. } => (LOST, ""),
             Error::Unavailable(unavailable) => match unavailable.fault {
                 Fault::Denied | Fault::Revoked => (DENIED, ""),
-                Fault::Temporary => {
+                // Most causes have advice of their own.
+                Fault::Temporary if !error.chain().contains("check ") => {
                     (UNAVAILABLE, "; check that the store is running and that the URL is correct")
                 }
                 _ => (UNAVAILABLE, ""),

@@ -100,10 +100,13 @@ pub fn main() -> ExitCode {
             return if is_requested { ExitCode::SUCCESS } else { USAGE.into() };
         }
     };
+    let problem = if cli.global.output == Format::Markdown && !matches!(cli.command, Command::Bench(_)) {
+        Err(Failure::new(USAGE, "--output markdown: only polylock bench writes Markdown; use text or json"))
+    } else {
+        cli.command.status_fd().map_or(Ok(()), output::ensure_inherited)
+    };
     let output = Output::new(&cli.global);
-    if cli.global.output == Format::Markdown && !matches!(cli.command, Command::Bench(_)) {
-        let failure =
-            Failure::new(USAGE, "--output markdown: only polylock bench writes Markdown; use text or json");
+    if let Err(failure) = problem {
         output.error(&failure);
         output.finish();
         return failure.code.into();

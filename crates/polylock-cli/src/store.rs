@@ -15,7 +15,7 @@ use std::{
 
 use etcetera::BaseStrategy;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use polylock::{ConfigFile, LocksConfig, Settings, core::url::nearest};
+use polylock::{ConfigError, ConfigFile, LocksConfig, Settings, core::url::nearest};
 
 pub(crate) use self::origin::Origin;
 use self::{
@@ -139,10 +139,11 @@ impl ChosenStore {
     /// Creates the choice of the store `text` with these keys. A nested run finds it by `reference`.
     fn new(text: &str, keys: BTreeMap<String, String>, reference: Option<String>) -> Result<Self, Failure> {
         let mut variables = vec![STORE_VARIABLE.to_owned()];
-        let mut reference = reference;
+        let (mut reference, mut place) = (reference, None);
         let url = match text.split_once(':') {
             Some(("env", name)) => {
                 variables.push(name.to_owned());
+                place = Some(format!("variable {name}"));
                 variable(name)?.ok_or_else(|| {
                     let problem = format!("store: the variable {name} is not set; set it to the store's URL");
                     Failure::new(CONFIG, problem)
@@ -157,6 +158,7 @@ impl ChosenStore {
                         ),
                     )
                 })?;
+                place = Some(format!("file {path}"));
                 let path = std::path::absolute(path).unwrap_or_else(|_| path.into());
                 reference = reference.or_else(|| Some(format!("file:{}", path.to_str()?)));
                 text.trim().to_owned()
@@ -165,7 +167,10 @@ impl ChosenStore {
         };
         let config =
             keys.into_iter().fold(LocksConfig::new(url), |config, (key, value)| config.set(key, value));
-        let url = config.clone().into_url()?;
+        let url = config.clone().into_url().map_err(|error| match place {
+            Some(place) => ConfigError::new(&error.key, format!("{} (in {place})", error.problem)),
+            None => error,
+        })?;
         let absolute = absolute_path(&url);
         let display_name = displayed(&url);
         let warning = has_relative_path(&url).then(|| {

@@ -2,10 +2,13 @@
 
 use std::env;
 
-/// Returns the user's name from the environment, or the numeric id.
+use nix::unistd::{User, getuid};
+
+/// Returns the user's name from the environment or, where cron and service managers set no variables, from the system; or the numeric id.
 pub(crate) fn name() -> String {
     let name = ["LOGNAME", "USER"]
         .into_iter()
         .find_map(|variable| env::var(variable).ok().filter(|name| !name.is_empty()));
-    name.unwrap_or_else(|| format!("user {}", rustix::process::getuid().as_raw()))
+    let known = || User::from_uid(getuid()).ok().flatten().map(|user| user.name);
+    name.or_else(known).unwrap_or_else(|| format!("user {}", getuid()))
 }

@@ -205,10 +205,11 @@ pub trait RaiseToken: fmt::Debug + Send + Sync + 'static {
     /// * It is idempotent, and never lowers a token: without an effect if the tokens are greater already.
     /// * It is as durable as a grant of this store, and holds across releases, expiries, breaks and restarts as a grant does.
     /// * The hold of `request` keeps its own token.
-    /// * A copy that arrives late, or for a request that holds nothing, is harmless: later tokens are greater than necessary. Tokens of
+    /// * It does not depend on a hold of `request`. A copy that arrives late is harmless: later tokens are greater than necessary. Tokens of
     ///   other locks may become greater, too.
     ///
-    /// Core calls it only while `request` holds the lock.
+    /// Core calls it while `request` holds the lock, and for a request that holds nothing before it copies the record of a job with this token
+    /// from another store.
     ///
     /// # Errors
     /// An error means *unknown*. A permanent one if the store can't continue after `to`.

@@ -274,6 +274,10 @@ impl Unavailable {
 }
 
 /// The kind of a fault, by its remedy.
+///
+/// A request that waits, a release, and a request with [an outage](crate::Lock::outage) wait for the end of a fault that is `Temporary` or
+/// `Revoked`, for as long as that outage may last. So does opening the store; an outage of 0 makes it fail at once. Others fail with the
+/// first reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {

@@ -1,6 +1,9 @@
 //! The context of a failed operation: its endpoint and the advice for the reader. Each store maps the error codes of its driver
 //! itself.
 
+#[doc(hidden)]
+pub mod checks;
+
 use std::fmt;
 
 use crate::{Error, Fault, Operation, Unavailable};

@@ -112,7 +112,7 @@ impl Io {
     }
 
     /// Returns an error in a child process made by `fork`: the thread does not exist there, and a wait for it would never end.
-    fn check_process(&self) -> Result<()> {
+    pub(crate) fn check_process(&self) -> Result<()> {
         if self.is_own_process() {
             return Ok(());
         }

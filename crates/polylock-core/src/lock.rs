@@ -245,6 +245,7 @@ impl Lock {
     }
 
     async fn attempt(self, queues: bool) -> Result<Guard> {
+        self.handle.context.ensure_own_process()?;
         let can = self.handle.context.store.backend.capabilities();
         let (name, ttl) = (self.name?, self.options.ttl);
         if !can.ttl.contains(&ttl) {

@@ -7,6 +7,7 @@ mod period;
 
 use std::{fmt, sync::Arc, time::Duration};
 
+pub(crate) use self::last_run::keep_after;
 use self::{
     attempt::FIRST,
     job::Job,

@@ -20,6 +20,8 @@
 //!   process of step 2 acquires keeps separate tokens in the two stores, so step 3 may begin with smaller ones than step 1 had.
 //! * **Order**: first come, first served among the processes of step 2. Beside those of step 1, the order is that of the old store. Beside
 //!   those of step 3, a request takes its place in the queue of the new store once the old one has granted it the lock.
+//! * **Records of jobs** ([`Locks::once`](crate::Locks::once)) are in both stores, if both keep records. A job that processes of step 2 call at
+//!   least once, whether it was due or not, does not run a second time in its period in step 3, nor in step 1 after a return.
 //! * **Capabilities** are the weaker ones of the two stores. If one of the two is unavailable, so is the transitional store. A request that
 //!   the new store does not answer keeps the lock in the old store until its acquisition gives up, or until its lease there ends.
 //!
@@ -82,6 +84,7 @@ mod capabilities;
 mod inspect;
 mod order;
 mod park;
+mod records;
 mod same_store;
 mod tokens;
 
@@ -91,7 +94,10 @@ use std::sync::Arc;
 use crate::RaiseToken;
 use crate::{Error, HoldAlerts, Result, Store};
 
-use self::{backend::Both, capabilities::weaker, inspect::InspectBoth, park::ParkBoth, tokens::Tokens};
+use self::{
+    backend::Both, capabilities::weaker, inspect::InspectBoth, park::ParkBoth, records::RecordBoth,
+    tokens::Tokens,
+};
 
 pub use self::{capabilities::NAME, same_store::ensure_distinct};
 
@@ -116,8 +122,9 @@ pub fn both(old: Store, new: Store) -> Result<Store> {
         _ => None,
     };
     let park = ParkBoth::of(&old, &new);
+    let records = RecordBoth::of(&old, &new, tokens.clone());
     let mut store = Store::new(Arc::new(Both::new(old, new, tokens, capabilities)));
-    (store.inspect, store.alerts, store.park) = (inspect, alerts, park);
+    (store.inspect, store.alerts, store.park, store.records) = (inspect, alerts, park, records);
     Ok(store)
 }
 

@@ -230,6 +230,9 @@ fn advice(error: &RedisError) -> Option<&'static str> {
         _ if error.kind() == ErrorKind::Server(Server::NoPerm) || is_forbidden(error) => NEEDED_RIGHTS,
         (ErrorKind::RESP3NotSupported, _) => "the server is too old: Redis 6.2 or later is required",
         (ErrorKind::Server(Server::ReadOnly), _) => "the server is a replica now: connect to the primary",
+        (ErrorKind::Server(Server::MasterDown), _) => {
+            "the server is a replica that has lost its primary: connect to the primary"
+        }
         (ErrorKind::Server(Server::BusyLoading), _) => READS_ITS_DATA,
         (ErrorKind::Server(Server::Moved | Server::Ask | Server::CrossSlot), _) => {
             "the server is a node of a Redis Cluster that does not serve these keys: write redis-cluster://"
@@ -257,4 +260,29 @@ fn advice(error: &RedisError) -> Option<&'static str> {
         }
         _ => return None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use polylock_core::failure::checks;
+    use redis::Value;
+
+    use super::*;
+
+    /// Returns the error of a reply, as the driver reads it.
+    fn reply(code: &str) -> RedisError {
+        match redis::parse_redis_value(format!("-{code} it is refused\r\n").as_bytes()) {
+            Ok(Value::ServerError(error)) => error.into(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_page_has_the_fault_of_each_error() {
+        for (code, wanted, rejected) in checks::errors(include_str!("single/docs.md")) {
+            let error = reply(if code.is_empty() { "ERR" } else { code });
+            assert_eq!((fault(&error), rejects_credentials(&error)), (wanted, rejected), "{code}: {error}");
+            assert!(code.is_empty() || advice(&error).is_some(), "{code} has no advice");
+        }
+    }
 }

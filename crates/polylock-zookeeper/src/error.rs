@@ -122,6 +122,33 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_page_has_the_fault_of_each_error() {
+        let names = [
+            ("AUTHFAILED", Error::AuthFailed),
+            ("NOAUTH", Error::NoAuth),
+            ("INVALIDACL", Error::InvalidAcl),
+            ("CONNECTIONLOSS", Error::ConnectionLoss),
+            ("OPERATIONTIMEOUT", Error::Timeout),
+            ("SESSIONMOVED", Error::SessionMoved),
+            ("SESSIONEXPIRED", Error::SessionExpired),
+            ("NOTREADONLY", Error::NotReadOnly),
+            ("THROTTLEDOP", Error::Throttled),
+            ("QUOTAEXCEEDED", Error::QuotaExceeded),
+            ("UNIMPLEMENTED", Error::Unimplemented),
+            ("BADARGUMENTS", Error::BadArguments(&"")),
+            ("NOCHILDRENFOREPHEMERALS", Error::NoChildrenForEphemerals),
+        ];
+        let table = polylock_core::failure::checks::errors(include_str!("docs.md"));
+        assert_eq!(table.len(), names.len());
+        for (name, error) in names {
+            let row = table.iter().find(|(found, ..)| *found == name);
+            let (_, fault, rejected) = row.unwrap_or_else(|| panic!("{name} is missing"));
+            assert_eq!(diagnose(&error, Operation::Claim).0, *fault, "{name}");
+            assert_eq!(matches!(error, Error::AuthFailed), *rejected, "{name}");
+        }
+    }
+
+    #[test]
     fn an_unknown_outcome_is_not_a_refusal() {
         assert_eq!(outcome(&Error::ConnectionLoss), Outcome::Unknown);
         assert_eq!(outcome(&Error::SessionMoved), Outcome::Unknown);

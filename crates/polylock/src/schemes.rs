@@ -207,7 +207,7 @@ pub fn read_url(url: &StoreUrl) -> Result<(Options, Arc<dyn StoreConfig>), Confi
     let config = match (built_in(url.scheme()), registered(url.scheme())) {
         (Some(BuiltIn { read: Some(read), .. }), _) => read(url, &mut keys)?,
         (None, Some(read)) => read(url, &mut keys)?,
-        (known, _) => return Err(unavailable(url.scheme(), known)),
+        (known, _) => return Err(unavailable(url, known)),
     };
     keys.finish()?;
     Ok((options, config))
@@ -225,13 +225,27 @@ pub(crate) fn fence(url: &StoreUrl, fence: &FenceSchema) -> Result<String, Confi
 }
 
 /// Returns the error for a scheme that can't be used: it is unknown, or its `known` store is not compiled in.
-fn unavailable(scheme: &str, known: Option<&BuiltIn>) -> ConfigError {
+fn unavailable(url: &StoreUrl, known: Option<&BuiltIn>) -> ConfigError {
+    let scheme = url.scheme();
     let usable: Vec<String> = schemes().collect();
     let available = usable.join(", ");
     if let Some(BuiltIn { feature, .. }) = known {
         let problem =
             format!("{scheme:?} is not compiled in: enable feature {feature:?}; available: {available}");
         return ConfigError::new("store", problem);
+    }
+    // Texts of other tools that are nearly URLs. Only the scheme is repeated: the rest may have a password.
+    let foreign = match scheme {
+        "jdbc" => Some("remove \"jdbc:\", and write the user and the password before the host"),
+        "http" => Some("write polylock+http for a lock service"),
+        "https" => Some("write polylock+https for a lock service"),
+        _ if url.rest().starts_with(|c: char| c.is_ascii_digit()) => {
+            Some("write a scheme before the host, such as redis://host:port or postgres://user@host/database")
+        }
+        _ => None,
+    };
+    if let Some(advice) = foreign {
+        return ConfigError::new("store", format!("unknown scheme {scheme:?}: {advice}"));
     }
     let all = BUILT_IN.iter().flat_map(|store| store.schemes.iter().copied());
     let nearest = nearest(scheme, all.chain(usable.iter().map(String::as_str)));

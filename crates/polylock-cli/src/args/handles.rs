@@ -13,7 +13,7 @@ pub(crate) struct Acquire {
     pub(crate) waiting: Waiting,
 
     /// Lease of the hold: it ends after this time unless `polylock renew` extends it
-    #[arg(long = "for", value_name = "DUR", value_parser = duration, default_value = "1h", help_heading = HOLDING)]
+    #[arg(long = "for", value_name = "DUR", value_parser = duration, allow_hyphen_values = true, default_value = "1h", help_heading = HOLDING)]
     pub(crate) lease: Duration,
     /// Renew the hold until this command gets SIGTERM or SIGINT, and release it then
     #[arg(long, group = "keeper", conflicts_with = "lease", help_heading = HOLDING)]
@@ -45,7 +45,7 @@ impl Acquire {
 #[derive(Debug, Args)]
 pub(crate) struct Renew {
     /// Lease of the hold from now on [default: the lease before]
-    #[arg(long = "for", value_name = "DUR", value_parser = duration)]
+    #[arg(long = "for", value_name = "DUR", value_parser = duration, allow_hyphen_values = true)]
     pub(crate) lease: Option<Duration>,
     #[command(flatten)]
     pub(crate) handle: Handle,

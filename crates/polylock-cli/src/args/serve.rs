@@ -4,11 +4,13 @@ use std::{net::SocketAddr, path::PathBuf};
 
 use clap::Args;
 
+use super::supervised::address;
+
 /// The options of `serve`.
 #[derive(Debug, Args)]
 pub(crate) struct Serve {
     /// Address and port to listen on. One that other machines can reach needs --access and --tls-cert
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7420")]
+    #[arg(long, value_name = "ADDRESS", value_parser = address, default_value = "127.0.0.1:7420")]
     pub(crate) listen: SocketAddr,
     /// TOML file with the callers and their rights; without it, every client has all rights
     ///
@@ -25,7 +27,7 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "FILE", requires_all = ["tls_cert", "access"])]
     pub(crate) tls_client_ca: Option<PathBuf>,
     /// Serve the metrics of the streams to Prometheus at http://ADDR/metrics, such as 127.0.0.1:9464
-    #[arg(long, value_name = "ADDR", hide = !cfg!(feature = "metrics"))]
+    #[arg(long, value_name = "ADDR", value_parser = address, hide = !cfg!(feature = "metrics"))]
     pub(crate) metrics_listen: Option<SocketAddr>,
     /// Listen on any address without --access or --tls-cert: every client that reaches it can use and break all locks
     #[arg(long)]

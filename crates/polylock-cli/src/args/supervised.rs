@@ -11,14 +11,14 @@ use crate::{exit, signals};
 #[derive(Debug, Args)]
 pub(crate) struct Supervised {
     /// Length of the lease: the time until the lock of a dead holder is free; renewed at every third of it [default: 30s]
-    #[arg(long, value_name = "DUR", value_parser = duration, help_heading = HOLDING)]
+    #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true, help_heading = HOLDING)]
     pub(crate) ttl: Option<Duration>,
     /// Purpose of the hold, shown by `polylock status` and to waiters [default: user and program name]
     #[arg(long, value_name = "TEXT", help_heading = HOLDING)]
     pub(crate) label: Option<String>,
 
     /// Time between the signal and SIGKILL, at most half of the TTL [default: a third of the TTL]
-    #[arg(long, value_name = "DUR", value_parser = duration, help_heading = STOPPING)]
+    #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true, help_heading = STOPPING)]
     pub(crate) grace: Option<Duration>,
     /// Signal that requests the command to stop
     #[arg(long, value_name = "SIG", value_parser = signals::parse, default_value = "TERM", help_heading = STOPPING)]
@@ -39,7 +39,7 @@ pub(crate) struct Supervised {
     #[arg(long, value_name = "PATH", group = "status", help_heading = COMMAND)]
     pub(crate) status_file: Option<PathBuf>,
     /// Serve the metrics of this run to Prometheus at http://ADDR/metrics, such as 127.0.0.1:9464, until the command has ended
-    #[arg(long, value_name = "ADDR", help_heading = COMMAND, hide = !cfg!(feature = "metrics"))]
+    #[arg(long, value_name = "ADDR", value_parser = address, help_heading = COMMAND, hide = !cfg!(feature = "metrics"))]
     pub(crate) metrics_listen: Option<SocketAddr>,
     /// Run this command line with `sh -c`
     #[arg(short = 'c', long = "command", value_name = "CMDLINE", action = ArgAction::Set, conflicts_with = "command", help_heading = COMMAND)]
@@ -59,16 +59,16 @@ pub(crate) struct Waiting {
     #[arg(short = 'n', long, visible_aliases = ["nb", "nonblock"], conflicts_with = "wait", help_heading = WAITING)]
     pub(crate) no_wait: bool,
     /// Maximum time to wait for the lock; 0 is the same as --no-wait [default: no limit]
-    #[arg(short, long, visible_alias = "timeout", value_name = "DUR", value_parser = duration, help_heading = WAITING)]
+    #[arg(short, long, visible_alias = "timeout", value_name = "DUR", value_parser = duration, allow_hyphen_values = true, help_heading = WAITING)]
     pub(crate) wait: Option<Duration>,
     /// Maximum time for which the store may be unreachable, also at the start, before polylock gives up [default: 30s]
-    #[arg(long, value_name = "DUR", value_parser = duration, help_heading = WAITING)]
+    #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true, help_heading = WAITING)]
     pub(crate) outage: Option<Duration>,
     /// Exit code if the lock was not acquired
     #[arg(short = 'E', long, value_name = "N", default_value_t = exit::NOT_ACQUIRED, help_heading = WAITING)]
     pub(crate) conflict_exit_code: u8,
     /// Wait a random time, up to this duration, before requesting the lock
-    #[arg(long, value_name = "DUR", value_parser = duration, help_heading = WAITING)]
+    #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true, help_heading = WAITING)]
     pub(crate) jitter: Option<Duration>,
 }
 
@@ -122,7 +122,7 @@ pub(crate) struct Elect {
     #[arg(long, value_name = "WHEN", value_enum, default_value_t, help_heading = COMMAND)]
     pub(crate) restart: Restart,
     /// Time before this process campaigns again after the command has exited by itself
-    #[arg(long, value_name = "DUR", value_parser = duration, default_value = "1s", help_heading = COMMAND)]
+    #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true, default_value = "1s", help_heading = COMMAND)]
     pub(crate) restart_delay: Duration,
 
     #[command(flatten)]
@@ -143,13 +143,13 @@ pub(crate) enum Restart {
 #[derive(Debug, Args)]
 pub(crate) struct Once {
     /// Length of a period, in which the command runs once, from 1s
-    #[arg(long, value_name = "DUR", value_parser = duration, default_value = "1d", help_heading = PERIOD)]
+    #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true, default_value = "1d", help_heading = PERIOD)]
     pub(crate) every: Duration,
     /// Begin of a period, as a time of day in UTC, if a period divides a day or consists of whole days
     #[arg(long, value_name = "HH:MM", value_parser = time_of_day, default_value = "00:00", help_heading = PERIOD)]
     pub(crate) at: Duration,
     /// Number of further attempts in a period, on any machine, after one that has failed or whose machine has died
-    #[arg(long, value_name = "N", default_value_t = 0, help_heading = PERIOD)]
+    #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true, help_heading = PERIOD)]
     pub(crate) retries: u32,
 
     #[command(flatten)]
@@ -169,6 +169,22 @@ pub(crate) const FOREVER: Duration = Duration::from_secs(1000 * 365 * 24 * 3600)
 
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     polylock::duration::parse(text)
+}
+
+/// Parses a duration that may not be 0.
+pub(super) fn longer_than_zero(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        Duration::ZERO => Err("it would stop the command at once: omit it for no limit".to_owned()),
+        duration => Ok(duration),
+    }
+}
+
+/// Parses an address to listen at.
+pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| {
+        let port = if text.parse::<u16>().is_ok() { text } else { "9464" };
+        format!("write an IP address and a port, such as 127.0.0.1:{port} or [::]:{port}")
+    })
 }
 
 /// Parses a time of day, as the time since midnight.

@@ -18,7 +18,7 @@ use crate::{
     args::{self, Acquire, Cli, Global, Handle, Renew, Waiting},
     exit::{self, Failure, INTERNAL, USAGE},
     output::Output,
-    run::{Process, this_program},
+    run::{Process, ensure_waits_for_others, this_program},
     signals::Signals,
     store::{self, ChosenStore},
     user, wall_clock,
@@ -88,11 +88,12 @@ pub(crate) async fn release(global: &Global, handle: &Handle, output: &Output) -
 }
 
 async fn acquired(store: ChosenStore, args: &Acquire) -> Result<(Locks, Guard), Failure> {
-    LockName::new(&args.name)?;
+    let name = LockName::new(&args.name)?;
     let label = args.label.clone().unwrap_or_else(user::name);
     Label::new(&label)?;
     let began = SystemClock.now();
     let locks = connect(store, Some(&args.waiting)).await?;
+    ensure_waits_for_others(&locks, &name, args.mode()).await?;
     let mut lock = locks.lock(&args.name).mode(args.mode()).label(label);
     if !args.hold && args.while_pid.is_none() {
         lock = lock.ttl(args.lease);

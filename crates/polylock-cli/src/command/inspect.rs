@@ -50,8 +50,12 @@ pub(crate) async fn list(global: &Global, prefix: &str, output: &Output) -> Resu
         Format::Json => format!("[\n{}\n]\n", all.iter().map(object).collect::<Vec<_>>().join(",\n")),
     };
     output.data(&text)?;
-    if all.is_empty() {
-        output.detail("no lock is in use");
+    match all.is_empty() {
+        true if prefix.contains(['*', '?']) => output.note(format!(
+            "no lock has a name that begins with {prefix:?}, which is not a pattern: write the beginning of a name"
+        )),
+        true => output.detail("no lock is in use"),
+        false => {}
     }
     Ok(0)
 }

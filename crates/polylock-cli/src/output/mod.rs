@@ -27,7 +27,7 @@ pub(crate) use event::{AlsoLock, Event, EventKind};
 pub(crate) use page::PageFile;
 #[cfg(feature = "check")]
 pub(crate) use screen::Bar;
-pub(crate) use sink::Sink;
+pub(crate) use sink::{Sink, ensure_inherited};
 pub(crate) use table::{
     Recipes, last_run_text, lock_object, lock_text, milliseconds, notice_text, owner_and_label, rounded,
     seconds, semaphore_text,

@@ -1,7 +1,7 @@
 //! The destinations of events: the status file or descriptor, and stderr with `--output json`.
 
 use std::{
-    fs::{File, OpenOptions},
+    fs::{self, File, OpenOptions},
     io,
     path::{Path, PathBuf},
 };
@@ -123,6 +123,28 @@ fn open_file(path: PathBuf, output: &Output) -> io::Result<Writer> {
             Writer::start_with(move || OpenOptions::new().append(true).open(path))
         }
         opened => opened.and_then(Writer::start),
+    }
+}
+
+/// The directory with an entry for each open descriptor of this process.
+const DESCRIPTORS: &str = if cfg!(target_os = "linux") { "/proc/self/fd" } else { "/dev/fd" };
+
+/// Checks that the caller has opened the descriptor with this number. Call it before this process opens any: the number could become one of
+/// its own, to which [`Sink::open`] would write.
+///
+/// # Errors
+/// If it is not open.
+pub(crate) fn ensure_inherited(fd: u32) -> Result<(), Failure> {
+    // No descriptor is opened for this look, so it can't find itself.
+    let entry = fs::symlink_metadata(format!("{DESCRIPTORS}/{fd}"));
+    match entry {
+        Err(error) if error.kind() == io::ErrorKind::NotFound && Path::new(DESCRIPTORS).is_dir() => {
+            let problem = format!(
+                "status: file descriptor {fd} is not open; open it for the command, as in {fd}>events"
+            );
+            Err(Failure::new(CANT_CREATE, problem))
+        }
+        _ => Ok(()),
     }
 }
 

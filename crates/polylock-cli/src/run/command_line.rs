@@ -1,6 +1,6 @@
 //! The command line of the command.
 
-use std::{ffi::OsString, io, os::unix::process::CommandExt, process::Command};
+use std::{ffi::OsString, io, os::unix::process::CommandExt, path::Path, process::Command};
 
 use crate::{
     args::Supervised,
@@ -41,7 +41,13 @@ impl CommandLine {
         let program = self.0.first().map(|program| program.to_string_lossy()).unwrap_or_default();
         match error.kind() {
             io::ErrorKind::NotFound => {
-                Failure::new(NOT_FOUND, format!("{program}: command not found; check its name and the PATH"))
+                let is_line = program.contains(char::is_whitespace);
+                let advice =
+                    if is_line { "run a command line with -c" } else { "check its name and the PATH" };
+                Failure::new(NOT_FOUND, format!("{program}: command not found; {advice}"))
+            }
+            _ if Path::new(program.as_ref()).is_dir() => {
+                Failure::new(CANT_RUN, format!("{program} can't be run: it is a directory"))
             }
             _ => Failure::new(
                 CANT_RUN,

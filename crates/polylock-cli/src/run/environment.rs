@@ -110,6 +110,29 @@ pub(super) async fn is_held_by_outer_run(
     Ok(held.is_some())
 }
 
+/// Checks that a request for the lock `name` would not wait for an outer run, which waits for this command.
+///
+/// # Errors
+/// If it would.
+pub(crate) async fn ensure_waits_for_others(
+    locks: &Locks,
+    name: &LockName,
+    mode: Mode,
+) -> Result<(), Failure> {
+    let owners = outer_run::owners();
+    if owners.is_empty() {
+        return Ok(());
+    }
+    let status = locks.inspect(name).await?;
+    let conflicts = status.holders.iter().any(|holder| {
+        holder.mode.conflicts_with(mode) && owners.iter().any(|owner| owner == holder.owner.as_str())
+    });
+    if conflicts {
+        is_held(locks, name, mode, &owners, false).await?;
+    }
+    Ok(())
+}
+
 /// Returns true if one of the outer runs, with these `owners`, holds the lock `name`.
 async fn is_held(
     locks: &Locks,

@@ -25,6 +25,7 @@ use polylock::{
 };
 use rustix::process::Signal;
 
+pub(crate) use self::environment::ensure_waits_for_others;
 pub(crate) use self::processes::Process;
 pub(crate) use self::warden::main as helper;
 pub(crate) use self::warden::this_program;

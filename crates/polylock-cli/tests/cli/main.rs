@@ -11,6 +11,7 @@ mod exit_codes;
 mod fifo;
 mod handles;
 mod loss;
+mod mistakes;
 mod nested;
 mod once;
 mod output;

@@ -120,6 +120,27 @@ fn after_a_replacement_of_the_warden_a_nested_run_is_refused() {
     assert!(!workspace.path("entered").exists());
 }
 
+/// It would wait for the run, which waits for it.
+#[test]
+fn a_hold_inside_a_run_of_its_lock_is_refused_if_it_would_wait() {
+    let workspace = Workspace::new();
+    let inside = |outer: &str, inner: &str| {
+        let mut nested = workspace.polylock();
+        nested.args(["run"]).args(outer.split(' ')).args([POLYLOCK, "acquire"]).args(inner.split(' '));
+        let output = nested.output().unwrap();
+        (output.status.code(), stderr(&output))
+    };
+    for (outer, inner) in [("x", "x"), ("x", "-n x"), ("-s x", "x"), ("y --also x", "-s x")] {
+        let (code, text) = inside(outer, inner);
+        assert_eq!(code, Some(64), "{outer}, {inner}: {text}");
+        assert!(text.contains("runs under lock x already and would wait for itself"), "{text}");
+    }
+    for (outer, inner) in [("-s x", "-s --for 1s x"), ("x", "--for 1s y")] {
+        let (code, text) = inside(outer, inner);
+        assert_eq!(code, Some(0), "{outer}, {inner}: {text}");
+    }
+}
+
 /// They have no option `--reentrant`, so the message names the command that has it.
 #[test]
 fn an_election_or_a_job_inside_a_run_of_its_lock_is_refused() {

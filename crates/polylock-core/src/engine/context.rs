@@ -99,6 +99,12 @@ impl StoreContext {
         Ok(self.io.get_or_init(|| io))
     }
 
+    /// Checks that the store was opened by this process. An operation begins with it: in a child process made by `fork`, a mutex that another thread
+    /// of the parent had at that time stays locked.
+    pub(crate) fn ensure_own_process(&self) -> Result<()> {
+        self.io()?.check_process()
+    }
+
     /// Returns true if the store was opened by this process, and not by the one that it was forked from.
     pub(crate) fn is_own_process(&self) -> bool {
         self.io().is_ok_and(Io::is_own_process)

@@ -9,7 +9,10 @@
 use std::{
     cell::RefCell,
     process,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicU32, Ordering},
+    },
     time::Duration,
 };
 
@@ -42,6 +45,10 @@ struct Work(Arc<Pending>);
 /// The stores of the process, for the end of the main thread.
 static STORES: Mutex<Vec<Weak<Pending>>> = Mutex::new(Vec::new());
 
+/// The process that has opened the last of them. A child process made by `fork` has nothing to wait for, and must not lock a mutex that a
+/// thread of its parent may have had.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+
 impl Pending {
     fn new() -> Self {
         let (work_ended, drained) = Default::default();
@@ -51,6 +58,7 @@ impl Pending {
     /// Creates the counter of a new store.
     pub(crate) fn for_new_store() -> Arc<Self> {
         let pending = Arc::new(Self::new());
+        PROCESS.store(pending.process, Ordering::Relaxed);
         push_weak(&mut lock(&STORES), Arc::downgrade(&pending));
         StartedByThread::register_main();
         pending
@@ -66,6 +74,9 @@ impl Pending {
 
     /// Blocks until no work is in progress; returns false if `within` expired first.
     pub(crate) fn wait(&self, within: Duration) -> bool {
+        if self.process != process::id() {
+            return false;
+        }
         let by = SystemClock.now() + within;
         let done = self.wait_until(by, || false);
         observer::flush(by.since(SystemClock.now()));
@@ -150,6 +161,9 @@ impl StartedByThread {
 
 impl Drop for StartedByThread {
     fn drop(&mut self) {
+        if PROCESS.load(Ordering::Relaxed) != process::id() {
+            return;
+        }
         let by = SystemClock.now() + AT_EXIT;
         for work in self.0.take() {
             let Some(pending) = work.upgrade().map(|work| work.0.clone()) else { continue };

@@ -139,6 +139,7 @@ impl SharedHold {
 
     /// Ends the hold without a release: the lease expires.
     pub(crate) fn leave_to_expire(&self) -> Result<()> {
+        self.handle.context.ensure_own_process()?;
         let end = self.hold.deadline();
         if self.hold.kept_until().is_some_and(|kept| end.is_some_and(|end| kept > end)) {
             // The lease would end too early: the drop keeps the lock.
@@ -168,6 +169,7 @@ impl SharedHold {
     /// Releases the lock and waits until the store has confirmed it, or for `limit`: then the release continues in the background. It is
     /// delayed until the end of the shortest time of the hold.
     pub(crate) async fn release(self, limit: Option<Duration>) -> Result<()> {
+        self.handle.context.ensure_own_process()?;
         let Some(end) = self.hold.kept_until() else { return self.release_now(limit).await };
         let (hold, foreground) = (self.hold.clone(), self.handle.foreground.clone());
         // It continues if the caller drops it.
@@ -205,6 +207,7 @@ impl SharedHold {
     /// Keeps the lock until `end`, or until the end of its shortest time if that is later: by a lease that ends then, as soon as the
     /// store can give it, otherwise by renewals and a release.
     pub(crate) async fn release_at(mut self, end: Moment) -> Result<()> {
+        self.handle.context.ensure_own_process()?;
         let hold = self.hold.clone();
         // The end of the thread waits for it, and so does a shutdown.
         let _under_way = self.handle.context.pending.begin();
@@ -237,6 +240,7 @@ impl SharedHold {
 
     /// Ends the hold in this process after a last renewal. Returns the lease.
     pub(super) async fn renew_last(&mut self) -> Result<Duration> {
+        self.handle.context.ensure_own_process()?;
         let hold = self.hold.clone();
         let under_way = self.handle.context.pending.begin();
         let until = match self.leave() {
@@ -334,6 +338,11 @@ pub(super) async fn wait_at_most(
 
 impl Drop for SharedHold {
     fn drop(&mut self) {
+        if !self.handle.context.is_own_process() {
+            // A thread of the parent may have had any mutex at the fork, and nobody unlocks it here.
+            std::mem::forget(self._slot.take());
+            return;
+        }
         if self.released {
             return;
         }

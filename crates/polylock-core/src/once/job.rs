@@ -2,16 +2,13 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::LastRun;
+use super::{LastRun, last_run::keep_after};
 use crate::{
     Error, Fault, KeepRecord, LockName, LostReason, Moment, Operation, Record, RecordVersion, Result,
     Unavailable,
     engine::{Hold, StoreHandle},
     io,
 };
-
-/// The time for which a record is kept beyond two periods.
-const KEPT_LONGER: Duration = Duration::from_secs(24 * 3600);
 
 /// A job, and the interface to its record.
 #[derive(Debug)]
@@ -57,7 +54,7 @@ impl Job {
     pub(super) async fn write(&self, hold: Option<&Hold>, run: &LastRun, revision: u32) -> Result<()> {
         let version = RecordVersion { token: run.token, revision };
         let record = Arc::new(Record { version, text: run.to_text() });
-        let keep = run.next_due.saturating_sub(run.period_begin) * 2 + KEPT_LONGER;
+        let keep = keep_after(run);
         retry(hold, || {
             let (records, name, record) = (self.records.clone(), self.name.clone(), record.clone());
             self.call(Moment::NEVER, async move { records.write_record(&name, &record, keep).await })

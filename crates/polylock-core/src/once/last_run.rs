@@ -87,7 +87,7 @@ impl LastRun {
     }
 
     /// Returns the run of a record; `None` if a later version of polylock, or another program, has written it.
-    pub(super) fn from_record(record: &Record) -> Option<Self> {
+    pub(crate) fn from_record(record: &Record) -> Option<Self> {
         let mut fields = record.text.split('\t');
         let mut next = || fields.next();
         let millis = |text: Option<&str>| text?.parse().ok().map(Duration::from_millis);
@@ -107,6 +107,13 @@ impl LastRun {
         let token = record.version.token;
         Some(Self { token, owner, label, attempt, started_at, outcome, period_begin, next_due })
     }
+}
+
+/// Returns the time for which the record of `run` is kept.
+pub(crate) fn keep_after(run: &LastRun) -> Duration {
+    /// Beyond two periods.
+    const LONGER: Duration = Duration::from_secs(24 * 3600);
+    run.next_due.saturating_sub(run.period_begin) * 2 + LONGER
 }
 
 /// The decision about a job.

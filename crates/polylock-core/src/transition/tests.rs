@@ -6,17 +6,17 @@ use async_trait::async_trait;
 
 use super::*;
 use crate::{
-    ClaimOutcome, Clock, FencingToken, Grant, KeepAlive, LockName, Mode, RaiseToken, Release, Request,
-    SystemClock, memory,
+    ClaimOutcome, Clock, FencingToken, Grant, KeepAlive, LockName, Locks, Mode, OnceOutcome, RaiseToken,
+    Release, Request, SystemClock, memory,
 };
 
-struct Stores {
-    old: Store,
-    new: Store,
-    both: Store,
+pub(super) struct Stores {
+    pub(super) old: Store,
+    pub(super) new: Store,
+    pub(super) both: Store,
 }
 
-fn stores() -> Stores {
+pub(super) fn stores() -> Stores {
     let (old, new) = (memory::connect(), memory::connect());
     Stores { both: both(old.clone(), new.clone()).unwrap(), old, new }
 }
@@ -45,7 +45,7 @@ async fn released(store: &Store, request: &Request) -> Release {
 }
 
 /// Acquires and releases the lock, and returns the token.
-async fn token(store: &Store) -> FencingToken {
+pub(super) async fn token(store: &Store) -> FencingToken {
     let request = request(Mode::Exclusive);
     let grant = held(store, &request).await;
     assert_eq!(released(store, &request).await, Release::Released);

@@ -17,7 +17,7 @@ const ATTEMPTS: u32 = 16;
 const MAX_DISTANCE: u64 = 1024;
 
 /// The tokens of the two stores.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Tokens {
     pub(super) old: Arc<dyn RaiseToken>,
     pub(super) new: Arc<dyn RaiseToken>,

@@ -141,8 +141,12 @@ impl Keys {
         if let Some((_, now)) = renamed {
             return Err(ConfigError::new(unknown, format!("is called {now} in every store: write that")));
         }
-        let nearest = nearest(&unknown, self.known.iter().copied());
-        let hint = match nearest {
+        // The part that nearly all keys share says nothing about their likeness.
+        const SHARED: &str = "polylock.";
+        let short = |key: &'static str| key.strip_prefix(SHARED).unwrap_or(key);
+        let name = unknown.strip_prefix(SHARED).unwrap_or(&unknown);
+        let nearest = nearest(name, self.known.iter().map(|key| short(key)));
+        let hint = match self.known.iter().find(|key| Some(short(key)) == nearest) {
             Some(nearest) => format!("did you mean {nearest}?"),
             None => format!("known keys: {}", self.known.join(", ")),
         };
@@ -156,7 +160,8 @@ pub fn nearest<'a>(text: &str, candidates: impl IntoIterator<Item = &'a str>) ->
     candidates
         .into_iter()
         .map(|candidate| (strsim::jaro_winkler(text, candidate), candidate))
-        .filter(|(likeness, _)| *likeness > 0.8)
+        // The likeness of short texts is small after one mistake.
+        .filter(|(likeness, candidate)| *likeness > 0.8 || strsim::osa_distance(text, candidate) == 1)
         .max_by(|(a, _), (b, _)| a.total_cmp(b))
         .map(|(_, candidate)| candidate)
 }

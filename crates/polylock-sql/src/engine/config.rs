@@ -170,6 +170,9 @@ pub(crate) fn driver_options<O: FromStr<Err = sqlx::Error>>(
     // The driver's message is about the syntax, and contains nothing of the URL but the values of keys such as sslmode.
     text.parse().map_err(|error: sqlx::Error| {
         let reason = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
+        if reason.contains("unknown value") {
+            return ConfigError::new("store", reason);
+        }
         let hint = "characters such as @ : / # ? % in a user or password must be percent-encoded";
         ConfigError::new("store", format!("the URL can't be parsed ({reason}): {example}; {hint}"))
     })

@@ -41,6 +41,36 @@ fn is_read_only(error: &Error) -> bool {
     }
 }
 
+fn class_of(number: u16) -> ErrorClass {
+    match number {
+        // A row changed by another transaction, a lock wait timeout, a deadlock, a table that was changed. The handlers of
+        // the routines roll back after each of them.
+        1020 | 1205 | 1213 | 1412 => ErrorClass::Contention,
+        // Connections or queries that an operator, a time limit or a shutdown has ended: no handler runs after them, and a
+        // transaction may still be open (1568 reports an earlier one).
+        1053 | 1077..=1079 | 1152 | 1158..=1161 | 1184 | 1317 | 1568 | 1927 | 4031 => ErrorClass::Broken,
+        _ => ErrorClass::Other,
+    }
+}
+
+/// The page of this store has the same table.
+fn fault_of(number: u16) -> Fault {
+    match number {
+        number if class_of(number) != ErrorClass::Other => Fault::Temporary,
+        number if rejects(number) || is_refusal(number) => Fault::Denied,
+        3159 => Fault::Denied,
+        1792 | 1836 => Fault::Temporary,
+        // Too many connections, queries or locks, too little memory, a time limit, a cluster that is being reconfigured.
+        1037..=1042 | 1047 | 1203 | 1206 | 1226 | 1969 | 3024 | 3572 => Fault::Temporary,
+        _ => Fault::Permanent,
+    }
+}
+
+/// Returns true for rejected users and passwords, accounts that are locked or have an expired password, hosts without access.
+fn rejects(number: u16) -> bool {
+    matches!(number, 1045 | 1129 | 1130 | 1698 | 1820 | 1862 | 3118 | 4151)
+}
+
 impl_driver!(MySql: MySqlConnectOptions, MySqlConnection, MySqlRow, |options| options.get_socket().is_some());
 
 impl ClassifyErrors for MySql {
@@ -48,15 +78,7 @@ impl ClassifyErrors for MySql {
 
     fn error_class(error: &Error) -> ErrorClass {
         match number(error) {
-            // A row changed by another transaction, a lock wait timeout, a deadlock, a table that was changed. The handlers of
-            // the routines roll back after each of them.
-            Some(1020 | 1205 | 1213 | 1412) => ErrorClass::Contention,
-            // Connections or queries that an operator, a time limit or a shutdown has ended: no handler runs after them, and a
-            // transaction may still be open (1568 reports an earlier one).
-            Some(1053 | 1077..=1079 | 1152 | 1158..=1161 | 1184 | 1317 | 1568 | 1927 | 4031) => {
-                ErrorClass::Broken
-            }
-            Some(_) => ErrorClass::Other,
+            Some(number) => class_of(number),
             None => match error {
                 Error::Io(_) | Error::Protocol(_) | Error::WorkerCrashed => ErrorClass::Broken,
                 _ => ErrorClass::Other,
@@ -65,18 +87,11 @@ impl ClassifyErrors for MySql {
     }
 
     fn fault(error: &Error) -> Fault {
-        if Self::error_class(error) != ErrorClass::Other {
-            return Fault::Temporary;
-        }
         match number(error) {
             // A failover is in progress; a user who may never write is refused when the store is opened.
             Some(_) if is_read_only(error) => Fault::Temporary,
-            // Accounts that are locked or have an expired password, hosts without access.
-            Some(1129 | 1130 | 1698 | 1820 | 1862 | 3118 | 3159 | 4151) => Fault::Denied,
-            Some(number) if is_refusal(number) => Fault::Denied,
-            // Too many connections, queries or locks, too little memory, a time limit, a cluster that is being reconfigured.
-            Some(1037..=1042 | 1047 | 1203 | 1206 | 1226 | 1969 | 3024 | 3572) => Fault::Temporary,
-            Some(_) => Fault::Permanent,
+            Some(number) => fault_of(number),
+            None if Self::error_class(error) == ErrorClass::Broken => Fault::Temporary,
             None => match error {
                 Error::PoolTimedOut => Fault::Temporary,
                 _ => Fault::Permanent,
@@ -85,7 +100,7 @@ impl ClassifyErrors for MySql {
     }
 
     fn rejects_credentials(error: &Error) -> bool {
-        matches!(number(error), Some(1045 | 1129 | 1130 | 1698 | 1820 | 1862 | 3118 | 4151))
+        number(error).is_some_and(rejects)
     }
 
     fn is_missing_database(error: &Error) -> bool {
@@ -137,5 +152,30 @@ impl ClassifyErrors for MySql {
             _ => return None,
         };
         Some(advice.to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use polylock_core::failure::checks;
+
+    use super::*;
+
+    #[test]
+    fn the_page_has_the_fault_of_each_error() {
+        let mut known = BTreeSet::new();
+        for (code, fault, rejected) in checks::errors(include_str!("docs.md")) {
+            // The number alone does not tell the reason, which a test with a server has.
+            let Ok(number) = code.parse() else { continue };
+            assert_eq!((fault_of(number), rejects(number)), (fault, rejected), "{number}");
+            known.insert(number);
+        }
+        assert!(known.len() > 40, "{known:?}");
+        let missing: Vec<u16> = (0..u16::MAX)
+            .filter(|number| fault_of(*number) != Fault::Permanent && !known.contains(number))
+            .collect();
+        assert_eq!(missing, [0_u16; 0]);
     }
 }

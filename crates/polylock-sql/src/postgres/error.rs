@@ -16,6 +16,25 @@ pub(super) fn code(error: &Error) -> Option<&str> {
     Some(error.code())
 }
 
+/// The page of this store has the same table.
+fn fault_of(code: &str) -> Fault {
+    match code {
+        code if rejects(code) => Fault::Denied,
+        "42501" => Fault::Denied,
+        // A user who may never write is refused when the store is opened.
+        "25006" => Fault::Temporary,
+        "53100" => Fault::Permanent,
+        _ => match code.get(..2) {
+            Some("08" | "40" | "53" | "55" | "57" | "58") => Fault::Temporary,
+            _ => Fault::Permanent,
+        },
+    }
+}
+
+fn rejects(code: &str) -> bool {
+    matches!(code, "28000" | "28P01")
+}
+
 // A host that is a directory is a socket, too.
 impl_driver!(
     Postgres: PgConnectOptions, PgConnection, PgRow,
@@ -41,15 +60,7 @@ impl ClassifyErrors for Postgres {
 
     fn fault(error: &Error) -> Fault {
         match code(error) {
-            Some("42501" | "28000" | "28P01") => Fault::Denied,
-            // The server is a replica, or about to be promoted; a user who may never write is refused when the store is opened.
-            Some("25006") => Fault::Temporary,
-            Some("53100") => Fault::Permanent,
-            Some(code) => match &code[..2.min(code.len())] {
-                // Contention, broken connections, insufficient resources, operator intervention, a system error.
-                "40" | "08" | "53" | "55" | "57" | "58" => Fault::Temporary,
-                _ => Fault::Permanent,
-            },
+            Some(code) => fault_of(code),
             None => match error {
                 Error::Io(_) | Error::Protocol(_) | Error::WorkerCrashed | Error::PoolTimedOut => {
                     Fault::Temporary
@@ -60,7 +71,7 @@ impl ClassifyErrors for Postgres {
     }
 
     fn rejects_credentials(error: &Error) -> bool {
-        matches!(code(error), Some("28000" | "28P01"))
+        code(error).is_some_and(rejects)
     }
 
     fn is_missing_database(error: &Error) -> bool {
@@ -100,5 +111,29 @@ impl ClassifyErrors for Postgres {
             _ => return None,
         };
         Some(advice.to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use polylock_core::failure::checks;
+
+    use super::*;
+
+    #[test]
+    fn the_page_has_the_fault_of_each_error() {
+        let table = checks::errors(include_str!("docs.md"));
+        for (code, fault, rejected) in &table {
+            let code = code.replace('…', "000");
+            assert_eq!((fault_of(&code), rejects(&code)), (*fault, *rejected), "{code}");
+        }
+        let known: BTreeSet<&str> = table.iter().map(|(code, ..)| *code).collect();
+        let digits = || ('0'..='9').chain('A'..='Z');
+        for (a, b) in digits().flat_map(|a| digits().map(move |b| (a, b))) {
+            let is_known = known.contains(format!("{a}{b}…").as_str());
+            assert_eq!(fault_of(&format!("{a}{b}000")) == Fault::Temporary, is_known, "{a}{b}");
+        }
     }
 }

@@ -42,15 +42,22 @@ pub(super) fn is_busy(error: &sqlx::Error) -> bool {
 fn fault(error: &sqlx::Error) -> Fault {
     match code(error) {
         Some(_) if is_full(error) => Fault::Permanent,
-        // A disk error or a table that is being changed may be gone with the next attempt, on a new connection; a full disk or a damaged
-        // file is not.
-        Some(BUSY | LOCKED | PROTOCOL | NOMEM | INTERRUPT | IOERR | CANTOPEN | SCHEMA) => Fault::Temporary,
-        Some(PERM | READONLY | AUTH) => Fault::Denied,
-        Some(_) => Fault::Permanent,
+        Some(code) => fault_of(code),
         None => match error {
             sqlx::Error::Io(_) | sqlx::Error::WorkerCrashed => Fault::Temporary,
             _ => Fault::Permanent,
         },
+    }
+}
+
+/// The page of this store has the same table.
+fn fault_of(code: u32) -> Fault {
+    match code {
+        // A disk error or a table that is being changed may be gone with the next attempt, on a new connection; a full disk or a damaged
+        // file is not.
+        BUSY | LOCKED | PROTOCOL | NOMEM | INTERRUPT | IOERR | CANTOPEN | SCHEMA => Fault::Temporary,
+        PERM | READONLY | AUTH => Fault::Denied,
+        _ => Fault::Permanent,
     }
 }
 
@@ -116,6 +123,10 @@ fn lacks_descriptors() -> Option<(Fault, String)> {
     Some((Fault::Temporary, advice.to_owned()))
 }
 
+/// The remedy, as the page of this store describes it.
+const SHARED: &str = "users share locks in a directory of their group (`install -d -m 2770 -g GROUP DIRECTORY`), where new files are for \
+                      the group";
+
 /// Returns the reason why a file can't be opened, which SQLite does not report. Checks it without opening it, because closing any
 /// descriptor of the file would drop the locks that other connections of this process have on it.
 fn check_access(file: &Path) -> Option<(Fault, String)> {
@@ -124,7 +135,7 @@ fn check_access(file: &Path) -> Option<(Fault, String)> {
         Ok(_) => ["", "-wal", "-shm"].into_iter().find_map(|suffix| {
             let mut path = file.as_os_str().to_owned();
             path.push(suffix);
-            let words = format!("this user has no right to read and write {path:?}");
+            let words = format!("this user has no right to read and write {path:?}; {SHARED}");
             is_forbidden(Path::new(&path)).then_some((Fault::Denied, words))
         }),
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
@@ -176,6 +187,36 @@ mod tests {
             assert_eq!((code(&error).unwrap(), fault(&error)), expected, "{script}: {error}");
             assert!(!is_busy(&error));
         }
+    }
+
+    #[test]
+    fn the_page_has_the_fault_of_each_error() {
+        let names = [
+            ("PERM", PERM),
+            ("BUSY", BUSY),
+            ("LOCKED", LOCKED),
+            ("NOMEM", NOMEM),
+            ("READONLY", READONLY),
+            ("INTERRUPT", INTERRUPT),
+            ("IOERR", IOERR),
+            ("CORRUPT", CORRUPT),
+            ("FULL", FULL),
+            ("CANTOPEN", CANTOPEN),
+            ("PROTOCOL", PROTOCOL),
+            ("SCHEMA", SCHEMA),
+            ("AUTH", AUTH),
+            ("NOTADB", NOTADB),
+        ];
+        let table = polylock_core::failure::checks::errors(include_str!("docs.md"));
+        for (name, code) in names {
+            let (_, fault, _) = table
+                .iter()
+                .find(|(found, ..)| *found == name)
+                .unwrap_or_else(|| panic!("{name} is missing"));
+            assert_eq!(fault_of(code), *fault, "{name}");
+        }
+        let others = (0..256).filter(|code| !names.iter().any(|(_, known)| known == code));
+        assert!(others.into_iter().all(|code| fault_of(code) == Fault::Permanent));
     }
 
     #[tokio::test]

@@ -96,25 +96,41 @@ fn create_directories(path: &Path) -> io::Result<Option<&'static str>> {
 }
 
 /// Creates the file at `path`, if there is none, with rights for its owner alone: a user with read access can release the locks of others.
-/// SQLite gives the files beside it the same rights.
+/// In a directory whose files belong to its group, the group has them, too. SQLite gives the files beside it the same rights.
 ///
 /// The file is created under another name and then renamed: closing a file that others have begun to use would drop their locks.
 #[cfg(unix)]
-pub(super) async fn create_private(path: &Path) {
+pub(super) async fn create(path: &Path) {
     let path = path.to_owned();
     let result = Executor::current().blocking(move || -> io::Result<()> {
-        use std::os::unix::fs::OpenOptionsExt;
+        use std::{
+            fs::{OpenOptions, Permissions},
+            os::unix::fs::{OpenOptionsExt, PermissionsExt},
+        };
         if path.try_exists()? {
             return Ok(());
         }
         let mut draft = path.clone().into_os_string();
         draft.push(format!("-new-{}", rows::hex(&RequestId::random().to_bytes())));
-        drop(std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?);
-        publish(&draft, &path).inspect_err(|_| drop(std::fs::remove_file(&draft)))
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
+        // The umask does not take these from the group.
+        let mode = if is_shared(path.parent().unwrap_or(&path)) { 0o660 } else { 0o600 };
+        let created =
+            file.set_permissions(Permissions::from_mode(mode)).and_then(|()| publish(&draft, &path));
+        created.inspect_err(|_| drop(std::fs::remove_file(&draft)))
     });
     // Another program was faster, or the file system can't rename in this way: SQLite creates the file, with the rights that the umask leaves. Any
     // other fault of the path is reported by SQLite, too.
     result.await.ok();
+}
+
+/// Returns true if new files in `directory` belong to its group (setgid), whose members may create them, and nobody else may.
+#[cfg(unix)]
+fn is_shared(directory: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    const SETGID: u32 = 0o2000;
+    const WRITERS: u32 = 0o022;
+    std::fs::metadata(directory).is_ok_and(|found| found.mode() & (SETGID | WRITERS) == SETGID | 0o020)
 }
 
 /// Renames `draft` to `path`, where no file may be.
@@ -131,7 +147,7 @@ fn publish(draft: &OsStr, path: &Path) -> io::Result<()> {
 }
 
 #[cfg(not(unix))]
-pub(super) async fn create_private(_: &Path) {}
+pub(super) async fn create(_: &Path) {}
 
 /// Returns the name of the network file system of `directory`, if it is on one that this system can recognise.
 #[cfg(target_os = "linux")]

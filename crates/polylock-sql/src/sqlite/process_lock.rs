@@ -42,10 +42,10 @@ struct Locked {
 impl ProcessLock {
     /// Takes the lock beside the database at `database`, if that is possible.
     pub(super) async fn take(database: &Path) -> Self {
-        let database = database.to_owned();
+        let given = database.to_owned();
         let locked = Executor::current().blocking(move || {
             // Beside the file itself and not beside a link to it, as SQLite does with the files of its own.
-            let database = std::fs::canonicalize(database)?;
+            let database = std::fs::canonicalize(given)?;
             let mut path = database.clone().into_os_string();
             path.push("-holders");
             Locked::take(&database, &PathBuf::from(path))
@@ -53,7 +53,18 @@ impl ProcessLock {
         match locked.await.unwrap_or_else(|failure| Err(io::Error::other(failure))) {
             Ok(locked) => Self(Some(locked)),
             Err(failure) => {
-                tracing::debug!(%failure, "a lock of a process that ends is free when its lease has expired, not before");
+                const MEANING: &str =
+                    "a lock of a process that ends is free when its lease has expired, not before";
+                if failure.kind() == io::ErrorKind::PermissionDenied {
+                    tracing::warn!(
+                        ?database,
+                        %failure,
+                        "{MEANING}: this user has no right to read and write the file -holders beside the database; give it the owner, the \
+                         group and the mode of the database"
+                    );
+                } else {
+                    tracing::debug!(%failure, "{MEANING}");
+                }
                 Self(None)
             }
         }
@@ -89,7 +100,7 @@ mod linux {
     use std::{
         fs::{File, OpenOptions, Permissions},
         io,
-        os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt},
+        os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown},
         path::Path,
     };
 
@@ -103,12 +114,20 @@ mod linux {
 
     impl Locked {
         pub(super) fn take(database: &Path, path: &Path) -> io::Result<Self> {
-            // A user of the database may lock bytes of the file.
-            let mode = std::fs::metadata(database)?.mode() & 0o666;
+            // A user of the database may lock bytes of the file, so it has the same owner, group and mode.
+            let database = std::fs::metadata(database)?;
+            let mode = database.mode() & 0o666;
             let mut options = OpenOptions::new();
             let file = options.read(true).write(true).create(true).truncate(false).mode(mode).open(path)?;
-            if file.metadata()?.mode() & 0o666 != mode {
-                // Fails for a file of another user, who does the same.
+            let found = file.metadata()?;
+            // These fail for a file of another user, who does the same. Only root may change the owner.
+            if found.gid() != database.gid() {
+                fchown(&file, None, Some(database.gid())).ok();
+            }
+            if found.uid() != database.uid() {
+                fchown(&file, Some(database.uid()), None).ok();
+            }
+            if found.mode() & 0o666 != mode {
                 file.set_permissions(Permissions::from_mode(mode)).ok();
             }
             let id = new_id(&file)?;

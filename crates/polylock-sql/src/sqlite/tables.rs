@@ -18,7 +18,7 @@ use crate::engine::{
 
 /// Sets the journal to WAL and creates the tables, each only if that was not done before.
 pub(super) async fn prepare(connections: &Connections, statements: &Statements) -> Result<()> {
-    file::create_private(&connections.path).await;
+    file::create(&connections.path).await;
     names::check(&connections.path).await?;
     let journal = SqlStr::from_static("PRAGMA journal_mode = WAL");
     let journal = first_of(connections, &journal, |row| row.try_get::<String, _>(0)).await?;

@@ -144,8 +144,29 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "SQLite: the file of the holders is beside a link",
         file: "crates/polylock-sql/src/sqlite/process_lock.rs",
-        from: "            let database = std::fs::canonicalize(database)?;\n",
-        to: "",
+        from: "let database = std::fs::canonicalize(given)?;",
+        to: "let database = given;",
         test: ("sqlite", "names::a_dead_holder_behind_a_symbolic_link_blocks_nobody"),
+    },
+    Mutant {
+        name: "SQLite: a file in the directory of a group is for its creator alone",
+        file: "crates/polylock-sql/src/sqlite/file.rs",
+        from: "if is_shared(path.parent().unwrap_or(&path)) { 0o660 } else { 0o600 }",
+        to: "0o600",
+        test: ("processes", "sqlite_users::users_of_a_directory_of_their_group_lose_no_increment"),
+    },
+    Mutant {
+        name: "SQLite: the umask takes rights from the group",
+        file: "crates/polylock-sql/src/sqlite/process_lock.rs",
+        from: "file.set_permissions(Permissions::from_mode(mode)).ok();",
+        to: "Some(Permissions::from_mode(mode));",
+        test: ("processes", "sqlite_users::a_killed_holder_of_any_user_is_superseded_at_once"),
+    },
+    Mutant {
+        name: "SQLite: the file of the holders stays that of root",
+        file: "crates/polylock-sql/src/sqlite/process_lock.rs",
+        from: "if found.uid() != database.uid() {",
+        to: "if false {",
+        test: ("processes", "sqlite_users::root_is_the_first_user_of_a_file_that_belongs_to_another_one"),
     },
 ];

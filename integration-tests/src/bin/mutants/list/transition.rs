@@ -102,4 +102,25 @@ pub(super) const MUTANTS: &[Mutant] = &[
         to: "        (KeepAlive::Held { .. }, None) => KeepAlive::Queued,",
         test: (UNITS, "transition::tests::a_waiter_that_has_been_granted_the_old_store_claims_again"),
     },
+    Mutant {
+        name: "a transition: the record of a job is not copied",
+        file: "crates/polylock-core/src/transition/records.rs",
+        from: "            self.copy(name, record, is_in_old).await?;\n",
+        to: "            drop(self.copy(name, record, is_in_old));\n",
+        test: (UNITS, "transition::records::tests::a_job_runs_once_per_period_in_a_fleet_that_moves"),
+    },
+    Mutant {
+        name: "a transition: the tokens of the new store do not continue after the record of a job",
+        file: "crates/polylock-core/src/transition/records.rs",
+        from: "        raise.raise(&Request::new(name.clone(), Mode::Exclusive, keep), record.version.token).await?;\n",
+        to: "        drop((raise, Request::new(name.clone(), Mode::Exclusive, keep)));\n",
+        test: (UNITS, "transition::records::tests::a_job_runs_once_per_period_in_a_fleet_that_moves"),
+    },
+    Mutant {
+        name: "a transition: a job is recorded in the old store alone",
+        file: "crates/polylock-core/src/transition/records.rs",
+        from: "        self.new.write_record(name, record, keep).await\n    }\n}",
+        to: "        Ok(())\n    }\n}",
+        test: (UNITS, "transition::records::tests::a_job_that_runs_in_both_stores_is_recorded_in_both"),
+    },
 ];

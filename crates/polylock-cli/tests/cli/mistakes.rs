@@ -1,0 +1,100 @@
+//! Command lines with mistakes: the message says what to write instead.
+
+use std::{fs, process::Command};
+
+use crate::support::{Workspace, stderr};
+
+#[track_caller]
+fn assert_refused(workspace: &Workspace, arguments: &[&str], code: i32, expected: &str) -> String {
+    let output = workspace.polylock().args(arguments).output().unwrap();
+    let text = stderr(&output);
+    assert_eq!(output.status.code(), Some(code), "{arguments:?}: {text}");
+    assert!(text.contains(expected), "{arguments:?}: {text}");
+    text
+}
+
+#[test]
+fn values_of_options() {
+    let workspace = Workspace::new();
+    for (arguments, expected) in [
+        ("run --ttl -5s", "\"-5s\" is not a duration: write seconds (2.5) or units"),
+        ("run --wait -1", "\"-1\" is not a duration"),
+        ("run --wait -n", "\"-n\" is not a duration"),
+        ("run --slots -1", "-1 is not in 1..=1024"),
+        ("once --retries -1", "-1 is not in 0..="),
+        ("run --max-hold 0", "it would stop the command at once: omit it for no limit"),
+        ("run --metrics-listen 9464", "write an IP address and a port, such as 127.0.0.1:9464"),
+        ("run --metrics-listen localhost:80", "such as 127.0.0.1:9464"),
+    ] {
+        let arguments: Vec<&str> = arguments.split(' ').chain(["x", "touch", "ran"]).collect();
+        assert_refused(&workspace, &arguments, 64, expected);
+    }
+    assert!(!workspace.path("ran").exists());
+}
+
+/// The runtime would open descriptors with these numbers of its own, and the events would be written to them.
+#[test]
+fn a_status_descriptor_that_the_caller_has_not_opened() {
+    let workspace = Workspace::new();
+    for number in 3..=9 {
+        let script = format!(
+            "exec {number}>&-; exec {} run --status-fd {number} x touch ran",
+            env!("CARGO_BIN_EXE_polylock")
+        );
+        let mut polylock = Command::new("sh");
+        polylock.args(["-c", &script]).env("POLYLOCK_STORE", workspace.url());
+        let output = polylock.current_dir(workspace.directory.path()).output().unwrap();
+        let text = stderr(&output);
+        assert_eq!(output.status.code(), Some(73), "{number}: {text}");
+        assert!(text.contains(&format!("descriptor {number} is not open")), "{text}");
+    }
+    assert!(!workspace.path("ran").exists());
+}
+
+#[test]
+fn commands_and_names() {
+    let workspace = Workspace::new();
+    let directory = workspace.path("directory");
+    fs::create_dir(&directory).unwrap();
+    assert_refused(&workspace, &["run", "x", directory.to_str().unwrap()], 126, "it is a directory");
+    assert_refused(
+        &workspace,
+        &["run", "x", "echo hi && ls"],
+        127,
+        "command not found; run a command line with -c",
+    );
+    assert_refused(&workspace, &["list", "job/*"], 0, "is not a pattern: write the beginning of a name");
+}
+
+#[test]
+fn urls() {
+    let workspace = Workspace::new();
+    for (url, expected) in [
+        ("localhost:6379", "write a scheme before the host"),
+        ("http://h", "write polylock+http for a lock service"),
+        ("jdbc:postgresql://h/x", "remove \"jdbc:\""),
+        ("sqlite:l.db?ttl=5s", "did you mean polylock.ttl?"),
+        ("sqlite:l.db?polylock.tll=5s", "did you mean polylock.ttl?"),
+        ("sqlite:l.db?polylock.grace=5s", "unknown key; known keys: "),
+    ] {
+        assert_refused(&workspace, &["-S", url, "list"], 78, expected);
+    }
+    let text = assert_refused(&workspace, &["-S", "postgres://h/x?sslmode=reqire", "list"], 78, "\"reqire\"");
+    assert!(!text.contains("percent"), "{text}");
+    // The place of a URL that is not on the command line is named.
+    fs::write(workspace.path("url"), "LOCKS=redis://h").unwrap();
+    assert_refused(&workspace, &["-S", "file:url", "list"], 78, "(in file url)");
+}
+
+#[test]
+fn advice_is_given_once() {
+    let workspace = Workspace::new();
+    let closed = "redis://127.0.0.1:1";
+    let text = assert_refused(
+        &workspace,
+        &["-S", closed, "run", "-n", "--outage", "0", "x", "true"],
+        69,
+        "check the host",
+    );
+    assert_eq!(text.matches("check ").count(), 1, "{text}");
+}
