@@ -6,8 +6,8 @@ use async_trait::async_trait;
 
 use super::*;
 use crate::{
-    ClaimOutcome, Clock, FencingToken, Grant, KeepAlive, LockName, Locks, Mode, OnceOutcome, RaiseToken,
-    Release, Request, SystemClock, memory,
+    ClaimOutcome, Clock, FencingToken, Grant, KeepAlive, LockName, Mode, RaiseToken, Release, Request,
+    SystemClock, memory,
 };
 
 pub(super) struct Stores {

@@ -48,8 +48,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "PostgreSQL: a write to a replica is a lack of rights",
         file: "crates/polylock-sql/src/postgres/error.rs",
-        from: "Some(\"25006\") => Fault::Temporary,",
-        to: "Some(\"25006\") => Fault::Denied,",
+        from: "\"25006\" => Fault::Temporary,",
+        to: "\"25006\" => Fault::Denied,",
         test: ("scenarios", "faults::failover::postgres::nobody_ends_while_a_server_accepts_no_writes"),
     },
     Mutant {
