@@ -375,4 +375,11 @@ pub(super) const MUTANTS: &[Mutant] = &[
             "watched::compare::tests::a_hold_that_is_gone_after_its_lease_has_expired",
         ),
     },
+    Mutant {
+        name: "a guard that is dropped after a fork locks what a thread of the parent has locked",
+        file: "crates/polylock-core/src/engine/shared_hold.rs",
+        from: "if !self.handle.context.is_own_process() {\n            // A thread",
+        to: "if false {\n            // A thread",
+        test: ("fork", "use_after_a_fork_is_an_immediate_error_without_side_effects"),
+    },
 ];

@@ -116,11 +116,4 @@ pub(super) const MUTANTS: &[Mutant] = &[
         to: "        drop((raise, Request::new(name.clone(), Mode::Exclusive, keep)));\n",
         test: (UNITS, "transition::records::tests::a_job_runs_once_per_period_in_a_fleet_that_moves"),
     },
-    Mutant {
-        name: "a transition: a job is recorded in the old store alone",
-        file: "crates/polylock-core/src/transition/records.rs",
-        from: "        self.new.write_record(name, record, keep).await\n    }\n}",
-        to: "        Ok(())\n    }\n}",
-        test: (UNITS, "transition::records::tests::a_job_that_runs_in_both_stores_is_recorded_in_both"),
-    },
 ];
