@@ -48,6 +48,7 @@ mod exit;
 #[cfg(test)]
 mod fuzz;
 mod help;
+mod limits;
 #[cfg(feature = "metrics")]
 mod metrics;
 #[cfg(not(feature = "metrics"))]
@@ -71,7 +72,11 @@ mod top;
 mod user;
 mod wall_clock;
 
-use std::{process::ExitCode, thread};
+use std::{
+    io::{self, Write as _},
+    process::ExitCode,
+    thread,
+};
 
 use clap::{Parser, error::ErrorKind};
 use tokio::runtime::Builder;
@@ -87,6 +92,11 @@ use crate::{
 /// Call it on the main thread, before the process has other threads: it starts itself again as the helper process of `polylock run`.
 #[must_use]
 pub fn main() -> ExitCode {
+    if let Some(problem) = limits::problem() {
+        // If even this can't be printed, there is no way to report it.
+        writeln!(io::stderr(), "polylock: {problem}").ok();
+        return INTERNAL.into();
+    }
     let child = || run::helper().or_else(check::worker).or_else(bench::worker).or_else(command::keeper);
     if let Some(code) = child().or_else(completion::main) {
         return code;

@@ -18,13 +18,13 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
     process,
-    sync::Mutex,
+    sync::{Mutex, mpsc},
     task::{Context, Poll, Waker},
     thread,
 };
 
 use tokio::{
-    runtime::{Builder, Handle},
+    runtime::{Builder, Handle, Runtime},
     task::{JoinError, JoinHandle},
 };
 
@@ -102,11 +102,21 @@ impl Io {
             // The tasks run on the runtime of the simulation.
             runtime.shutdown_background();
         } else {
-            thread::Builder::new().name(format!("polylock-{backend}")).spawn(move || {
+            // A runtime that is dropped here, within that of the caller, would panic.
+            let (sender, receiver) = mpsc::channel::<Runtime>();
+            let started = thread::Builder::new().name(format!("polylock-{backend}")).spawn(move || {
+                let Ok(runtime) = receiver.recv() else { return };
                 IS_IO.set(true);
                 let _forwarded = tracing::dispatcher::set_default(&observer::forwarding());
                 runtime.block_on(std::future::pending::<()>());
-            })?;
+            });
+            match started {
+                Ok(_) => drop(sender.send(runtime)),
+                Err(error) => {
+                    runtime.shutdown_background();
+                    return Err(error);
+                }
+            }
         }
         Ok(Self { backend, runtime: handle, process: process::id(), delays: Delays::new(backend) })
     }

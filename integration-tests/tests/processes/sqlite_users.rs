@@ -46,7 +46,7 @@ impl Place {
     /// Creates the directory as the page says.
     fn create_as_documented(&self, name: &str) {
         let page = fs::read_to_string("../docs/troubleshooting.md").unwrap();
-        let recipe = page.lines().find(|line| line.starts_with("install -d ")).unwrap();
+        let recipe = page.split('`').find(|code| code.starts_with("install -d ")).unwrap();
         let recipe = recipe.replace("/var/lib/polylock", self.path(name).to_str().unwrap());
         as_root(&recipe.replace("-g polylock", &format!("-g {GROUP}")));
     }

@@ -98,3 +98,24 @@ fn advice_is_given_once() {
     );
     assert_eq!(text.matches("check ").count(), 1, "{text}");
 }
+
+/// The process would end by a panic or a signal otherwise, or with advice about something else.
+#[test]
+fn limits_that_are_too_low_are_named() {
+    let workspace = Workspace::new();
+    let polylock = env!("CARGO_BIN_EXE_polylock");
+    for limit in ["-n 6", "-n 10", "-n 16", "-n 20", "-s 128"] {
+        let mut bash = Command::new("bash");
+        bash.args(["-c", &format!("ulimit {limit}; exec {polylock} run x touch ran")]);
+        let output = bash
+            .env("POLYLOCK_STORE", workspace.url())
+            .current_dir(workspace.directory.path())
+            .output()
+            .unwrap();
+        let text = stderr(&output);
+        assert_eq!(output.status.code(), Some(70), "{limit}: {text}");
+        let expected = format!("raise the limit (ulimit {})", &limit[..2]);
+        assert!(text.contains(&expected) && text.lines().count() == 1, "{limit}: {text}");
+    }
+    assert!(!workspace.path("ran").exists());
+}

@@ -45,7 +45,7 @@ struct Work(Arc<Pending>);
 /// The stores of the process, for the end of the main thread.
 static STORES: Mutex<Vec<Weak<Pending>>> = Mutex::new(Vec::new());
 
-/// The process that has opened the last of them. A child process made by `fork` has nothing to wait for, and must not lock a mutex that a
+/// The process that has opened the last of them, 0 before. A child process made by `fork` has nothing to wait for, and must not lock a mutex that a
 /// thread of its parent may have had.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
@@ -161,7 +161,8 @@ impl StartedByThread {
 
 impl Drop for StartedByThread {
     fn drop(&mut self) {
-        if PROCESS.load(Ordering::Relaxed) != process::id() {
+        let opened_by = PROCESS.load(Ordering::Relaxed);
+        if opened_by != 0 && opened_by != process::id() {
             return;
         }
         let by = SystemClock.now() + AT_EXIT;
