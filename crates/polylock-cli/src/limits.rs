@@ -2,7 +2,10 @@
 
 use std::{fs::File, io};
 
-use rustix::process::{Resource, getrlimit};
+use rustix::{
+    io::Errno,
+    process::{Resource, getrlimit},
+};
 
 /// The stack of the main thread; a build without optimization needs more.
 const STACK: u64 = if cfg!(debug_assertions) { 1024 * 1024 } else { 512 * 1024 };
@@ -21,12 +24,12 @@ pub(crate) fn problem() -> Option<String> {
     // The caller may have opened any number of files.
     let opened: io::Result<Vec<File>> = (0..FILES).map(|_| File::open("/dev/null")).collect();
     let error = opened.err()?;
-    // EMFILE and ENFILE; another error has another cause.
-    let advice = match error.raw_os_error()? {
-        24 => format!(
+    let advice = match Errno::from_io_error(&error)? {
+        Errno::MFILE => format!(
             "this process may open too few files: {FILES} more are needed, raise the limit (ulimit -n)"
         ),
-        23 => "this machine may open no more files: raise the limit (fs.file-max)".to_owned(),
+        Errno::NFILE => "this machine may open no more files: raise the limit (fs.file-max)".to_owned(),
+        // It has another cause.
         _ => return None,
     };
     Some(advice)

@@ -2,6 +2,8 @@
 
 use std::env;
 
+use polylock::OwnerId;
+
 pub(crate) const OWNER: &str = "POLYLOCK_OWNER";
 /// The owners of all outer runs except the innermost, one a line: an owner contains no line feed.
 pub(crate) const OUTER: &str = "POLYLOCK_OUTER";
@@ -22,4 +24,9 @@ pub(crate) fn owners() -> Vec<String> {
     let mut owners: Vec<String> = variable(OUTER).lines().map(ToOwned::to_owned).collect();
     owners.extend(Some(variable(OWNER)).filter(|owner| !owner.is_empty()));
     owners
+}
+
+/// Returns true if `owner` is one of these owners of outer runs.
+pub(crate) fn is_one_of(owners: &[String], owner: &OwnerId) -> bool {
+    owners.iter().any(|outer| outer == owner.as_str())
 }

@@ -2,7 +2,7 @@
 
 use std::{env, process::Command, time::Duration};
 
-use polylock::{Guard, LastRun, LockName, Locks, Mode, MultiGuard};
+use polylock::{Entry, Guard, LastRun, LockName, Locks, Mode, MultiGuard};
 
 use super::{lock_names::LockNames, outer_warden::check_supervision};
 use crate::{
@@ -124,13 +124,11 @@ pub(crate) async fn ensure_waits_for_others(
         return Ok(());
     }
     let status = locks.inspect(name).await?;
-    let conflicts = status.holders.iter().any(|holder| {
-        holder.mode.conflicts_with(mode) && owners.iter().any(|owner| owner == holder.owner.as_str())
-    });
-    if conflicts {
-        is_held(locks, name, mode, &owners, false).await?;
-    }
-    Ok(())
+    let held = status
+        .holders
+        .iter()
+        .find(|holder| holder.mode.conflicts_with(mode) && outer_run::is_one_of(&owners, &holder.owner));
+    held.map_or(Ok(()), |held| ensure_may_reenter(name, held, false))
 }
 
 /// Returns true if one of the outer runs, with these `owners`, holds the lock `name`.
@@ -142,11 +140,21 @@ async fn is_held(
     reentrant: bool,
 ) -> Result<bool, Failure> {
     let status = locks.inspect(name).await?;
-    let Some(held) =
-        status.holders.iter().find(|holder| owners.iter().any(|owner| owner == holder.owner.as_str()))
-    else {
-        return Ok(false);
-    };
+    let held = status.holders.iter().find(|holder| outer_run::is_one_of(owners, &holder.owner));
+    let Some(held) = held else { return Ok(false) };
+    ensure_may_reenter(name, held, reentrant)?;
+    if !held.mode.covers(mode) {
+        let problem = format!(
+            "the outer run holds lock {name} as {}, which is too weak for {mode}; run the outer one with --mode {mode}",
+            held.mode
+        );
+        return Err(Failure::new(USAGE, problem));
+    }
+    Ok(true)
+}
+
+/// Checks that this process may run under the hold `held` of an outer run, and has been told to.
+fn ensure_may_reenter(name: &LockName, held: &Entry, reentrant: bool) -> Result<(), Failure> {
     let supervision = check_supervision(held.owner.as_str());
     // Where it is unknown, a process most likely is a descendant of the run in its variables.
     if !reentrant && (supervision.is_ok() || cfg!(not(target_os = "linux"))) {
@@ -163,12 +171,5 @@ async fn is_held(
         );
         return Err(Failure::new(USAGE, problem));
     }
-    if !held.mode.covers(mode) {
-        let problem = format!(
-            "the outer run holds lock {name} as {}, which is too weak for {mode}; run the outer one with --mode {mode}",
-            held.mode
-        );
-        return Err(Failure::new(USAGE, problem));
-    }
-    Ok(true)
+    Ok(())
 }

@@ -25,8 +25,7 @@ pub(super) async fn ensure_ends(
         return Ok(());
     }
     let status = locks.inspect_semaphore(semaphore).await?;
-    let of_outer_run =
-        status.held.iter().filter(|held| owners.iter().any(|owner| owner == held.holder.owner.as_str()));
+    let of_outer_run = status.held.iter().filter(|held| outer_run::is_one_of(&owners, &held.holder.owner));
     let held: Vec<String> = of_outer_run.map(|held| held.slot.to_string()).collect();
     let number = u32::try_from(held.len()).unwrap_or(u32::MAX);
     let problem = match number {

@@ -4,21 +4,14 @@ use std::{
     fs,
     io::{BufRead, BufReader},
     os::unix::fs::PermissionsExt,
-    process::{Command, Output},
+    process::Command,
     time::Duration,
 };
 
 use rustix::process::Signal;
 use sqlx::Connection;
 
-use crate::support::{Running, Workspace, lines, now, stderr, stderr_without_waits, stdout};
-
-#[track_caller]
-fn assert_code(output: &Output, code: i32, expected: &str) {
-    let text = stderr(output);
-    assert_eq!(output.status.code(), Some(code), "{text}");
-    assert!(text.contains(expected), "{text}");
-}
+use crate::support::{Running, Workspace, assert_code, lines, now, stderr, stderr_without_waits, stdout};
 
 #[test]
 fn the_exit_code_and_the_signal_of_the_command_are_returned() {

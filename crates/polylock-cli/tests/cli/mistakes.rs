@@ -2,15 +2,13 @@
 
 use std::{fs, process::Command};
 
-use crate::support::{Workspace, stderr};
+use crate::support::{Workspace, assert_code, stderr};
 
 #[track_caller]
 fn assert_refused(workspace: &Workspace, arguments: &[&str], code: i32, expected: &str) -> String {
     let output = workspace.polylock().args(arguments).output().unwrap();
-    let text = stderr(&output);
-    assert_eq!(output.status.code(), Some(code), "{arguments:?}: {text}");
-    assert!(text.contains(expected), "{arguments:?}: {text}");
-    text
+    assert_code(&output, code, expected);
+    stderr(&output)
 }
 
 #[test]
@@ -44,9 +42,7 @@ fn a_status_descriptor_that_the_caller_has_not_opened() {
         let mut polylock = Command::new("sh");
         polylock.args(["-c", &script]).env("POLYLOCK_STORE", workspace.url());
         let output = polylock.current_dir(workspace.directory.path()).output().unwrap();
-        let text = stderr(&output);
-        assert_eq!(output.status.code(), Some(73), "{number}: {text}");
-        assert!(text.contains(&format!("descriptor {number} is not open")), "{text}");
+        assert_code(&output, 73, &format!("descriptor {number} is not open"));
     }
     assert!(!workspace.path("ran").exists());
 }
@@ -112,10 +108,8 @@ fn limits_that_are_too_low_are_named() {
             .current_dir(workspace.directory.path())
             .output()
             .unwrap();
-        let text = stderr(&output);
-        assert_eq!(output.status.code(), Some(70), "{limit}: {text}");
-        let expected = format!("raise the limit (ulimit {})", &limit[..2]);
-        assert!(text.contains(&expected) && text.lines().count() == 1, "{limit}: {text}");
+        assert_code(&output, 70, &format!("raise the limit (ulimit {})", &limit[..2]));
+        assert_eq!(stderr(&output).lines().count(), 1, "{limit}");
     }
     assert!(!workspace.path("ran").exists());
 }

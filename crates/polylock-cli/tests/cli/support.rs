@@ -201,3 +201,11 @@ pub(crate) fn tables(workspace: &Workspace) -> Vec<String> {
         tables.iter().map(|row| row.get(0)).collect()
     })
 }
+
+/// Checks the exit code, and that stderr contains `expected`.
+#[track_caller]
+pub(crate) fn assert_code(output: &Output, code: i32, expected: &str) {
+    let text = stderr(output);
+    assert_eq!(output.status.code(), Some(code), "{text}");
+    assert!(text.contains(expected), "{text}");
+}
