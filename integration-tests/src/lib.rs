@@ -7,6 +7,7 @@
 //! - [`proxy`]: network faults between a client and a server;
 //! - [`servers`]: real PostgreSQL, MariaDB, Redis, Valkey, ZooKeeper and Azurite servers, started, killed and always
 //!   cleaned up;
+//! - [`settings`](mod@settings): servers with settings that break other programs, and what the stores do there;
 //! - [`refusals`], [`trace`]: the errors of stores, and the tracing output;
 //! - [`clock`]: a clock that all processes share, and waits with a timeout;
 //! - [`election`](mod@election): the terms of candidates in other processes;
@@ -41,6 +42,7 @@ pub mod recipe;
 pub mod refusals;
 pub mod servers;
 pub mod service;
+pub mod settings;
 pub mod simulation;
 pub mod stores;
 pub mod takeover;

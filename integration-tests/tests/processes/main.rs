@@ -19,6 +19,7 @@ mod opening;
 mod release_after;
 mod service;
 mod service_messages;
+mod settings;
 mod sqlite_users;
 mod stops;
 mod watchdog;

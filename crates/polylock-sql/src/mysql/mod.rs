@@ -1,5 +1,6 @@
 #![doc = include_str!("docs.md")]
 
+mod checkup;
 mod config;
 mod connect;
 mod dialect;

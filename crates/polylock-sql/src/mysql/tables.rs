@@ -1,5 +1,7 @@
 //! The tables and routines: checks their version, and creates or upgrades them.
 
+use std::collections::BTreeSet;
+
 use polylock_core::{Clock, Operation, Result, SystemClock};
 use sqlx::{MySql, mysql::MySqlRow};
 
@@ -28,6 +30,11 @@ const MODE: &str =
 /// Returns the tables of the strategy of `config`.
 fn tables(config: &Config) -> &'static Tables {
     config.common.strategy.choose(&statements::TABLES, &pessimistic::TABLES)
+}
+
+/// Returns the names of the tables, without the prefix.
+pub(super) fn names(config: &Config) -> BTreeSet<String> {
+    tables(config).names()
 }
 
 /// Returns the table with a row for each shard, and the number of shards.

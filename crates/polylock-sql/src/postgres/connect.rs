@@ -1,22 +1,18 @@
 //! Opens a store: checks the server and its settings, and creates the tables and functions.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use async_trait::async_trait;
-use polylock_core::{Clock, ConfigError, Fault, Operation, Result, Store, StoreConfig, SystemClock};
-use sqlx::{Postgres, Row};
+use polylock_core::{ConfigError, Result, Store, StoreConfig};
+use sqlx::Postgres;
 
 use super::{
-    config::{Config, Durability, endpoint},
+    checkup::Checkup,
+    config::{Config, endpoint},
     dialect::PostgresDialect,
-    pessimistic,
-    statements::fill,
-    tables,
+    pessimistic, tables,
 };
-use crate::engine::{
-    LeaseBackend,
-    server::{literal::Template, pool::Server},
-};
+use crate::engine::{LeaseBackend, server::pool::Server};
 
 /// Returns the statements that create the tables and functions of `config`, for an administrator to run if the program's user
 /// lacks the right.
@@ -88,92 +84,17 @@ async fn open(config: Config) -> Result<Store> {
     })
 }
 
-/// Checks the server's settings, and creates the tables and functions that are missing.
+/// Checks the server, and creates the tables and functions that are missing.
 async fn prepare(server: &Server<Postgres>, config: &Config) -> Result<()> {
-    let at = server.at(Operation::Connect);
-    let checkup = Template::new(&fill(include_str!("statements/checkup.sql"), config, &[]));
-    let sent = SystemClock.now();
-    let checkup = tables::first(server, &checkup).await?;
-    let read = |error| server.failed(Operation::Connect, error);
-    let number = |column: usize| checkup.try_get::<i64, _>(column).map_err(read);
-    let text = |column: usize| checkup.try_get::<String, _>(column).map_err(read);
-    server.clock().observe(sent, number(9)?);
-    if number(0)? < 120_000 {
-        return Err(at.advise(Fault::Permanent, "the server is too old: PostgreSQL 12 or later is needed"));
+    let mut checkup = Checkup::read(server, config).await?;
+    checkup.refuse(server, config)?;
+    tables::prepare(server, config, checkup.has_tables).await?;
+    if !checkup.has_tables {
+        // The database may change new tables, by an event trigger.
+        checkup = Checkup::read(server, config).await?;
+        checkup.refuse(server, config)?;
     }
-    if number(1)? == 1 {
-        // A failover may be in progress: the address leads to the next primary before that is promoted.
-        let advice = "this is a replica, or a primary that is not promoted yet: connect to the primary";
-        return Err(at.advise(Fault::Temporary, advice));
-    }
-    if let Some(setting) = text(13)?.strip_suffix("=on") {
-        let advice = format!(
-            "sessions of this user are read-only by default: switch {setting} off for the user, the database or the server"
-        );
-        return Err(at.advise(Fault::Denied, advice));
-    }
-    let encoding = text(2)?;
-    if encoding != "UTF8" {
-        let advice = format!("the encoding of the database is {encoding}: use a database with UTF8");
-        return Err(at.advise(Fault::Permanent, advice));
-    }
-    let (other, column) = config.common.strategy.choose(("pessimistic", 8), ("lease", 7));
-    if number(column)? == 1 {
-        return Err(config.common.used_by(other).into());
-    }
-    if number(14)? > 1 {
-        let advice = format!(
-            "the sequence {p}_tokens has a cache of {} tokens, so a connection may draw smaller tokens than those before: ALTER \
-             SEQUENCE {p}_tokens CACHE 1",
-            number(14)?,
-            p = fill("{p}", config, &[]),
-        );
-        return Err(at.advise(Fault::Permanent, advice));
-    }
-    let hidden = text(15)?;
-    if !hidden.is_empty() {
-        let advice = format!(
-            "row-level security hides rows of {hidden} from this user, so held locks would seem free: ALTER TABLE ... DISABLE ROW LEVEL \
-             SECURITY, or give the user BYPASSRLS"
-        );
-        return Err(at.advise(Fault::Denied, advice));
-    }
-    tables::prepare(server, config, number(3)? != 0).await?;
-    if text(6)? == "u" {
-        let advice =
-            "the tables are UNLOGGED: a crash of the server would empty them; ALTER TABLE ... SET LOGGED";
-        return Err(at.advise(Fault::Permanent, advice));
-    }
-    if number(10)? > 0 {
-        tracing::warn!(
-            server = %server.endpoint(), schema = config.schema,
-            "every user of the database may create objects in the schema of the locks, such as tables that replace \
-             polylock's: REVOKE CREATE ON SCHEMA ... FROM PUBLIC, or choose another polylock.schema"
-        );
-    }
-    let oldest = checkup.try_get::<Option<i64>, _>(11).map_err(read)?;
-    let oldest = Duration::from_secs(oldest.unwrap_or(0).max(0).unsigned_abs());
-    if oldest >= config.old_snapshot {
-        tracing::warn!(
-            server = %server.endpoint(), age = ?oldest,
-            "an old transaction is open in this database: until it ends, the server keeps the rows of all locks that \
-             were released since, and each claim costs more than the one before: end it (pg_stat_activity, pg_prepared_xacts), or \
-             use a separate database for locks"
-        );
-    }
-    if number(12)? > 0 {
-        tracing::warn!(
-            server = %server.endpoint(),
-            "a replication slot keeps deleted rows of many transactions, and each claim costs more than the one before: see xmin in \
-             pg_replication_slots"
-        );
-    }
-    if config.durability == Durability::Full && (text(4)? == "off" || text(5)? == "off") {
-        tracing::warn!(
-            server = %server.endpoint(),
-            "fsync or full_page_writes is off: a crash of the server's machine may grant locks twice"
-        );
-    }
+    checkup.warn(server, config);
     Ok(())
 }
 

@@ -45,6 +45,7 @@ pub(super) struct Statements {
     next: Option<Arc<NextVersion>>,
     pub(super) has_schema: SqlStr,
     pub(super) columns: SqlStr,
+    pub(super) foreign: SqlStr,
     pub(super) version: SqlStr,
     pub(super) drop_all: SqlStr,
     pub(super) take: SqlStr,
@@ -81,6 +82,7 @@ impl Statements {
             next: next.cloned(),
             has_schema: fill(include_str!("statements/has_schema.sql")),
             columns: fill(include_str!("statements/columns.sql")),
+            foreign: fill(include_str!("statements/foreign.sql")),
             version: fill(include_str!("statements/version.sql")),
             drop_all: fill(&format!(
                 "BEGIN IMMEDIATE;\n{}COMMIT;",

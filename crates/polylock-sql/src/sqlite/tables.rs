@@ -32,6 +32,7 @@ pub(super) async fn prepare(connections: &Connections, statements: &Statements) 
     }
     let mut found = found(connections, statements).await?;
     connections.record_identity();
+    refuse_foreign_triggers(connections, statements).await?;
     loop {
         let raise = |oldest| statements.raise(oldest);
         let state = statements.known().check(&statements.prefix, found.unwrap_or_default(), raise)?;
@@ -71,8 +72,30 @@ async fn found(connections: &Connections, statements: &Statements) -> Result<Opt
     first_of(connections, &statements.version, read).await
 }
 
+/// Refuses tables on which other code runs with each change.
+async fn refuse_foreign_triggers(connections: &Connections, statements: &Statements) -> Result<()> {
+    let found: Vec<String> = pairs(connections, &statements.foreign)
+        .await?
+        .into_iter()
+        .map(|(trigger, table)| format!("{trigger} on {table}"))
+        .collect();
+    if found.is_empty() {
+        return Ok(());
+    }
+    let advice = format!(
+        "other code runs with each change of the lock tables, and may undo it: DROP TRIGGER for {}",
+        found.join(", ")
+    );
+    Err(error::advise(Operation::Connect, &connections.path, Fault::Permanent, advice))
+}
+
 async fn columns(connections: &Connections, statements: &Statements) -> Result<Vec<Column>> {
-    let (sql, arguments) = (Sql::Query(&statements.columns), SqliteArguments::default());
+    pairs(connections, &statements.columns).await
+}
+
+/// Returns the rows of a statement that returns two texts.
+async fn pairs(connections: &Connections, sql: &SqlStr) -> Result<Vec<(String, String)>> {
+    let (sql, arguments) = (Sql::Query(sql), SqliteArguments::default());
     connections
         .run(Lane::Reading, Operation::Connect, sql, arguments, |reply| {
             reply.rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect()

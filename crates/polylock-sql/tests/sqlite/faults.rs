@@ -141,6 +141,23 @@ async fn dropped_tables_are_an_error_and_never_a_grant() {
 }
 
 #[tokio::test]
+async fn tables_on_which_other_code_runs_are_refused() {
+    let file = TestFile::new();
+    drop(file.store().await);
+    let mut raw = file.raw().await;
+    raw.execute("CREATE TRIGGER keep BEFORE DELETE ON polylock_holds BEGIN SELECT RAISE(IGNORE); END")
+        .await
+        .unwrap();
+    let (fault, message) = connect_fault(connect(file.config()).await);
+    assert_eq!(fault, Fault::Permanent);
+    assert!(message.contains("DROP TRIGGER for keep on polylock_holds"), "{message}");
+    raw.execute("DROP TRIGGER keep; CREATE TABLE mine (x); CREATE TRIGGER mine AFTER INSERT ON mine BEGIN SELECT 1; END")
+        .await
+        .unwrap();
+    file.store().await;
+}
+
+#[tokio::test]
 async fn tables_of_a_later_version_are_refused_and_another_prefix_is_accepted() {
     let file = TestFile::new();
     drop(file.store().await);

@@ -1,5 +1,8 @@
 //! The tables of a strategy, and the routines that use them.
 
+#[cfg(feature = "mysql")]
+use std::collections::BTreeSet;
+
 use crate::engine::{
     config::CommonConfig,
     table::{self, Column},
@@ -30,6 +33,13 @@ impl Tables {
     /// Returns true if tables without a version can be completed; `columns` are those that exist.
     pub(crate) fn can_be_completed(&self, common: &CommonConfig, columns: Vec<Column>) -> bool {
         table::can_be_completed(self.schema, &common.table, columns)
+    }
+
+    /// Returns the names of the tables, without the prefix.
+    #[cfg(feature = "mysql")]
+    pub(crate) fn names(&self) -> BTreeSet<String> {
+        let columns = table::columns(&(self.version.steps.concat() + self.schema));
+        columns.into_iter().map(|(table, _)| table).collect()
     }
 
     /// Returns the statements that drop the routines, each a `kind`, and the tables.

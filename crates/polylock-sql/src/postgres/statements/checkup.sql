@@ -1,21 +1,32 @@
--- Reads the server's settings: (version number, 1 if it is a replica, encoding of the database, 1 if the tables exist, fsync,
--- full_page_writes, `u` if the tables are unlogged, 1 if there are tables of polylock.strategy=lease, 1 if there are tables of
+-- Reads the server's settings, and what was made of the tables: (version number, 1 if it is a replica, encoding of the database, 1 if the
+-- tables exist, fsync, full_page_writes, the unlogged tables, 1 if there are tables of polylock.strategy=lease, 1 if there are tables of
 -- pessimistic, the clock, 1 if all users may create objects in the schema, the age in seconds of the oldest transaction of the
 -- database that keeps deleted rows, the number of replication slots that keep the deleted rows of many transactions, the setting by
 -- which sessions are read-only, the number of tokens that a session draws at a time, the tables with row-level security for this
--- user). Without the rights of `pg_read_all_stats` the age and the slots cover only sessions of the same user.
+-- user, the triggers and rules on the tables). Without the rights of `pg_read_all_stats` the age and the slots cover only sessions of the
+-- same user.
 --
 -- Inputs:    none.
 -- Atomicity: read-only.
 -- Clock:     read once.
 {pin}
+WITH own AS (
+    SELECT oid, oid::regclass::text AS name, relpersistence FROM pg_class
+    WHERE oid IN (to_regclass('{p}_meta'), to_regclass('{p}_holds'), to_regclass('{p}_waiters'), to_regclass('{p}_broken'),
+        to_regclass('{p}_runs'), to_regclass('{p}_rows'))),
+foreign_code AS (
+    SELECT format('trigger %I on %s', tgname, own.name) AS name FROM pg_trigger JOIN own ON tgrelid = own.oid
+    WHERE NOT tgisinternal AND tgenabled <> 'D'
+    UNION ALL
+    SELECT format('rule %I on %s', rulename, own.name) FROM pg_rewrite JOIN own ON ev_class = own.oid WHERE ev_enabled <> 'D')
 SELECT current_setting('server_version_num')::bigint,
     pg_is_in_recovery()::int::bigint,
     current_setting('server_encoding'),
     (to_regclass('{p}_meta') IS NOT NULL)::int::bigint,
     current_setting('fsync'),
     current_setting('full_page_writes'),
-    coalesce((SELECT relpersistence::text FROM pg_class WHERE oid = to_regclass('{p}_holds')), 'p'),
+    (SELECT coalesce(string_agg(name, ', ' ORDER BY name), '') FROM own
+     WHERE relpersistence = 'u' AND oid IS DISTINCT FROM to_regclass('{p}_rows')),
     (to_regclass('{p}_holds') IS NOT NULL)::int::bigint,
     (to_regclass('{p}_rows') IS NOT NULL)::int::bigint,
     {now},
@@ -30,6 +41,5 @@ SELECT current_setting('server_version_num')::bigint,
     (SELECT count(*) FROM pg_replication_slots WHERE age(xmin) > 100000),
     'default_transaction_read_only=' || current_setting('default_transaction_read_only'),
     coalesce((SELECT seqcache FROM pg_sequence WHERE seqrelid = to_regclass('{p}_tokens')), 1),
-    (SELECT coalesce(string_agg(oid::regclass::text, ', ' ORDER BY relname), '') FROM pg_class
-     WHERE oid IN (to_regclass('{p}_meta'), to_regclass('{p}_holds'), to_regclass('{p}_waiters'),
-        to_regclass('{p}_broken'), to_regclass('{p}_runs'), to_regclass('{p}_rows')) AND row_security_active(oid));
+    (SELECT coalesce(string_agg(name, ', ' ORDER BY name), '') FROM own WHERE row_security_active(oid)),
+    (SELECT coalesce(string_agg(name, ', ' ORDER BY name), '') FROM foreign_code);

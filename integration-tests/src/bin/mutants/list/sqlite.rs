@@ -169,4 +169,11 @@ pub(super) const MUTANTS: &[Mutant] = &[
         to: "if false {",
         test: ("processes", "sqlite_users::root_is_the_first_user_of_a_file_that_belongs_to_another_one"),
     },
+    Mutant {
+        name: "SQLite: other code that runs with each change is accepted",
+        file: "crates/polylock-sql/src/sqlite/tables.rs",
+        from: "if found.is_empty() {",
+        to: "if true {",
+        test: ("sqlite", "faults::tables_on_which_other_code_runs_are_refused"),
+    },
 ];

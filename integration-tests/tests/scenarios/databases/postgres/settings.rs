@@ -1,4 +1,4 @@
-//! Servers, users and settings with which the store is not opened.
+//! Servers and users with which the store is not opened. Settings are in `src/settings`.
 
 use polylock::{Fault, Locks};
 use polylock_integration_tests::{clock, refusals::refusal, servers::postgres};
@@ -14,55 +14,6 @@ async fn unusable_servers_are_refused_with_a_remedy() {
     drop(Locks::connect(&url).await.unwrap());
 
     let (_, table) = url.rsplit_once('=').unwrap();
-    let unlogged = format!("ALTER TABLE {table}_holds SET UNLOGGED");
-    admin.execute(sqlx::raw_sql(AssertSqlSafe(unlogged))).await.unwrap();
-    let (fault, text) = refusal(&url).await;
-    assert!(fault == Some(Fault::Permanent) && text.contains("SET LOGGED"), "{text}");
-
-    let logged = format!("ALTER TABLE {table}_holds SET LOGGED");
-    admin.execute(sqlx::raw_sql(AssertSqlSafe(logged))).await.unwrap();
-
-    let rights = format!(
-        "CREATE ROLE app LOGIN; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO app; \
-         GRANT USAGE ON SEQUENCE {table}_tokens TO app"
-    );
-    admin.execute(sqlx::raw_sql(AssertSqlSafe(rights))).await.unwrap();
-    let app = url.replace("postgres@", "app@");
-    drop(Locks::connect(&app).await.unwrap());
-    let (holds, meta) = (format!("{table}_holds"), format!("{table}_meta"));
-    for (change, back, fault, words) in [
-        (
-            "ALTER ROLE app SET default_transaction_read_only = on".to_owned(),
-            "ALTER ROLE app RESET default_transaction_read_only".to_owned(),
-            Fault::Denied,
-            "default_transaction_read_only",
-        ),
-        (
-            format!("ALTER SEQUENCE {table}_tokens CACHE 100"),
-            format!("ALTER SEQUENCE {table}_tokens CACHE 1"),
-            Fault::Permanent,
-            "CACHE 1",
-        ),
-        (
-            format!("ALTER TABLE {holds} ENABLE ROW LEVEL SECURITY"),
-            format!("ALTER TABLE {holds} DISABLE ROW LEVEL SECURITY"),
-            Fault::Denied,
-            holds.as_str(),
-        ),
-        (
-            format!("ALTER TABLE {meta} ENABLE ROW LEVEL SECURITY"),
-            format!("ALTER TABLE {meta} DISABLE ROW LEVEL SECURITY"),
-            Fault::Denied,
-            meta.as_str(),
-        ),
-    ] {
-        admin.execute(sqlx::raw_sql(AssertSqlSafe(change))).await.unwrap();
-        let (found, text) = refusal(&app).await;
-        assert!(found == Some(fault) && text.contains(words), "{found:?}: {text}");
-        admin.execute(sqlx::raw_sql(AssertSqlSafe(back))).await.unwrap();
-        drop(Locks::connect(&app).await.unwrap());
-    }
-
     for (version, words) in [(9, "update the program"), (1, "drop them")] {
         let other = format!("UPDATE {table}_meta SET value = {version}");
         admin.execute(sqlx::raw_sql(AssertSqlSafe(other))).await.unwrap();

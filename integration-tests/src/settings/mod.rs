@@ -1,0 +1,170 @@
+//! Servers with settings that break other programs. Under each of them the conformance suite passes, or the store is refused by the
+//! name of the setting. The command `polylock check` runs the suite, as it does for an operator.
+
+use std::process::{Command, Output};
+
+use polylock_testkit::Missing;
+use serde::Deserialize;
+use sqlx::{AssertSqlSafe, Connection, Executor, MySqlConnection, PgConnection};
+use tokio::task::block_in_place;
+
+use crate::{
+    cargo::polylock,
+    servers::{PrivateServer, mariadb, postgres, redis, zookeeper},
+};
+
+/// The key for the wait for a store that is refused for the moment.
+const OUTAGE: &str = "?polylock.outage=3s";
+
+/// A store, and the settings of its server.
+#[derive(Debug)]
+pub struct Lane {
+    /// The name of the store.
+    pub store: &'static str,
+    start: fn(&[&str]) -> Result<PrivateServer, Missing>,
+    file: &'static str,
+}
+
+/// The stores with a server that has settings.
+pub const LANES: [Lane; 4] = [
+    Lane { store: "postgres", start: postgres::start, file: include_str!("postgres.toml") },
+    Lane { store: "mariadb", start: mariadb::start, file: include_str!("mariadb.toml") },
+    Lane { store: "redis", start: redis::start, file: include_str!("redis.toml") },
+    Lane { store: "zookeeper", start: zookeeper::start, file: include_str!("zookeeper.toml") },
+];
+
+/// Settings that belong together.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Setting {
+    /// The settings with which the server is started, in its format.
+    #[serde(default)]
+    pub set: Vec<String>,
+    /// The statements of an administrator, after the store was opened for the first time.
+    #[serde(default)]
+    pub sql: Vec<String>,
+    /// A part of the message by which the store is refused; it is usable if there is none.
+    pub refused: Option<String>,
+    /// The exit code of a refusal, 69 if it is not set.
+    pub code: Option<i32>,
+    /// True if the server can't have it together with the others, or is slow with it.
+    #[serde(default)]
+    pub contradicts: bool,
+}
+
+#[derive(Deserialize)]
+struct File {
+    setting: Vec<Setting>,
+}
+
+/// The part of the suite that runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Suite {
+    /// The groups that `polylock check --quick` runs.
+    Quick,
+    /// All cases.
+    Whole,
+}
+
+impl Lane {
+    /// Returns the lane of this store.
+    #[must_use]
+    pub fn of(store: &str) -> Option<&'static Self> {
+        LANES.iter().find(|lane| lane.store == store)
+    }
+
+    /// Returns all settings.
+    ///
+    /// # Panics
+    /// If the file is not valid.
+    #[must_use]
+    pub fn settings(&self) -> Vec<Setting> {
+        let file: File = toml::from_str(self.file).unwrap_or_else(|error| panic!("{}: {error}", self.store));
+        file.setting
+    }
+
+    /// Returns all settings that are accepted and that one server can have, as one.
+    #[must_use]
+    pub fn together(&self) -> Setting {
+        let accepted =
+            self.settings().into_iter().filter(|setting| setting.refused.is_none() && !setting.contradicts);
+        accepted.fold(Setting::default(), |mut all, setting| {
+            all.set.extend(setting.set);
+            all.sql.extend(setting.sql);
+            all
+        })
+    }
+
+    /// Starts a server with this setting, and checks the store there.
+    ///
+    /// # Errors
+    /// What is different from the expectation.
+    ///
+    /// # Panics
+    /// If the server does not start, or refuses a statement.
+    pub async fn check(&self, setting: &Setting, suite: Suite) -> Result<(), String> {
+        let set: Vec<&str> = setting.set.iter().map(String::as_str).collect();
+        let server = block_in_place(|| (self.start)(&set)).unwrap_or_else(|missing| panic!("{}", missing.0));
+        let mut url = server.url().to_owned();
+        if self.store == "postgres" {
+            // A superuser sees all rows.
+            let user = "CREATE ROLE app LOGIN; GRANT ALL ON SCHEMA public TO app";
+            run_all(server.url(), &[user.to_owned()]).await;
+            url = url.replace("postgres@", "app@");
+        }
+        let changed = !setting.sql.is_empty();
+        if changed {
+            let opened = call(&url, &["list"]);
+            if !opened.status.success() {
+                return Err(format!("it can't be opened before: {}", text(&opened)));
+            }
+            run_all(server.url(), &setting.sql).await;
+        }
+        // What others have made of the tables is noticed wherever they are used; a check has tables of its own.
+        let state =
+            if changed { call(&url, &["list"]) } else { call(&url, &["check", "--only", "settings"]) };
+        if let Some(words) = &setting.refused {
+            // A server may refuse only writes.
+            let tried = if state.status.success() { call(&url, &["run", "-n", "n", "true"]) } else { state };
+            let (code, message) = (tried.status.code(), text(&tried));
+            let expected = Some(setting.code.unwrap_or(69));
+            let as_expected = code == expected && message.contains(words.as_str());
+            return if as_expected {
+                Ok(())
+            } else {
+                Err(format!("{code:?} instead of {expected:?}: {message}"))
+            };
+        }
+        if !state.status.success() {
+            return Err(text(&state));
+        }
+        let quick: &[&str] = if suite == Suite::Quick { &["--quick"] } else { &[] };
+        let checked = call(&url, &[&["check", "--only", "conformance"], quick].concat());
+        if checked.status.success() { Ok(()) } else { Err(text(&checked)) }
+    }
+}
+
+/// Calls the command.
+fn call(url: &str, arguments: &[&str]) -> Output {
+    let mut command = Command::new(polylock());
+    command.args(["-S", &format!("{url}{OUTAGE}")]).args(arguments).env_clear();
+    block_in_place(|| command.output()).unwrap_or_else(|error| panic!("can't run polylock: {error}"))
+}
+
+fn text(output: &Output) -> String {
+    let [out, messages] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
+    format!("{out}{messages}")
+}
+
+/// Runs statements of an administrator.
+async fn run_all(url: &str, statements: &[String]) {
+    for statement in statements {
+        let sql = || sqlx::raw_sql(AssertSqlSafe(statement.clone()));
+        let done = if url.starts_with("postgres") {
+            async { PgConnection::connect(url).await?.execute(sql()).await.map(drop) }.await
+        } else {
+            async { MySqlConnection::connect(url).await?.execute(sql()).await.map(drop) }.await
+        };
+        done.unwrap_or_else(|error| panic!("{statement}: {error}"));
+    }
+}
