@@ -147,7 +147,7 @@ lint() {
 features() {
     # Features are additive, so each one alone must build: a missing `cfg` shows only here.
     say "each feature alone"
-    for features in "" sqlite postgres mysql redis zookeeper azure http tls sasl serde metrics; do
+    for features in "" sqlite postgres mysql redis zookeeper azure http tls sasl serde metrics time-zones; do
         cargo check --quiet --locked -p polylock --no-default-features --features "$features"
     done
     cargo check --quiet --locked -p polylock-core --no-default-features

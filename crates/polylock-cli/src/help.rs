@@ -181,9 +181,10 @@ polylock exits with 0, and prints nothing unless a terminal reads it or
 lock: it also decides which period it is, by its own clock. So the clocks
 of the machines may differ, and CMD may take milliseconds.
 
-A period begins at --at in UTC. A run that begins shortly before counts
-for it: up to a tenth of the period, and a minute at most. --every 1d is
-the default. Use the same --every and --at on all machines.
+A period begins at --at, in UTC or --time-zone. A run that begins shortly
+before counts for it: up to a tenth of the period, and a minute at most.
+--every 1d is the default. Use the same --every, --at and --time-zone on
+all machines.
 
 The job NAME runs under the lock NAME, as with `polylock run`: see WHEN
 THE LOCK IS LOST in `polylock run --help`. If another machine runs CMD
@@ -208,10 +209,13 @@ STORES
   those three, and a transition (both:) from or to them, end with 78.
 
 TIME ZONES
-  A period begins at a time in UTC. If cron counts local time, choose a
-  begin that is far from the time of the job, half a period for instance:
-  then neither a late start nor a change of the clock moves the job into
-  another period, in which it would be skipped.
+  If cron counts local time, name its zone: --time-zone Europe/London. A
+  period is then a day there, of 23 or 25 hours when the clock changes,
+  or --every whole days. If the clock skips --at on a day, the period
+  begins right after the gap; if it shows --at twice, at the first time.
+  `local` is the zone of the machine (TZ, else /etc/localtime), which must
+  be the same on all machines. The zones are those of the system's package
+  tzdata; UTC needs none.
 
 EXIT CODE
   0    CMD has succeeded, here or elsewhere in this period; or no attempt
@@ -220,7 +224,7 @@ EXIT CODE
   and those of `polylock run`
 
 EXAMPLES
-  0 2 * * *  polylock once -S postgres://locks@db/app --at 14:00 nightly ./report
+  0 2 * * *  polylock once -S postgres://locks@db/app --at 02:00 --time-zone Europe/London nightly ./report
   */5 * * * *  polylock once --every 5m --retries 2 sync ./sync";
 
 pub(crate) const ACQUIRE: &str = "\

@@ -134,6 +134,8 @@ pub use mode::{Mode, UnknownMode};
 pub use name::{InvalidName, LockName};
 pub use namespaces::Namespaces;
 pub use once::{Attempt, LastRun, Once, OnceBegin, OnceOutcome, RunOutcome, RunReport};
+#[cfg(feature = "time-zones")]
+pub use once::{InvalidTimeZone, TimeZone};
 pub use options::Options;
 pub use owner::{Label, OwnerId};
 pub use per_runtime::PerRuntime;

@@ -4,22 +4,29 @@ mod attempt;
 mod job;
 mod last_run;
 mod period;
+#[cfg(not(feature = "time-zones"))]
+#[path = "once/without_zone.rs"]
+mod zone;
+#[cfg(feature = "time-zones")]
+mod zone;
 
 use std::{fmt, sync::Arc, time::Duration};
 
 pub(crate) use self::last_run::keep_after;
+#[cfg(feature = "time-zones")]
+pub use self::zone::{InvalidTimeZone, TimeZone};
 use self::{
     attempt::FIRST,
     job::Job,
     last_run::{Decision, decide},
-    period::Periods,
+    period::{Period, Periods},
 };
 pub use self::{
     attempt::{Attempt, RunReport},
     last_run::{LastRun, RunOutcome},
 };
 use crate::{
-    Error, FencingToken, Lock, Moment, OwnerId, Progress, Result,
+    ConfigError, Error, FencingToken, Lock, Moment, OwnerId, Progress, Result,
     engine::{Steps, StoreHandle},
 };
 
@@ -78,7 +85,7 @@ pub enum OnceOutcome<T, E> {
     Succeeded(T),
     /// The job has run, and has failed. Another attempt may follow in this period if there are [`retries`](Once::retries).
     Failed(E),
-    /// The job was not run: this is its last run, in the present period.
+    /// The job was not run: this is its last run, in the present period. Its [`next_due`](LastRun::next_due) is that of this call's period.
     Skipped(LastRun),
 }
 
@@ -87,13 +94,13 @@ pub enum OnceOutcome<T, E> {
 pub enum OnceBegin {
     /// The job is due, and this process may run it.
     Due(Attempt),
-    /// The job is not due: this is its last run.
+    /// The job is not due: this is its last run. Its [`next_due`](LastRun::next_due) is that of this call's period.
     Skipped(LastRun),
 }
 
 impl Once {
     pub(crate) fn new(handle: Arc<StoreHandle>, lock: Lock, name: &str) -> Self {
-        let periods = Periods { every: DAY, at: Duration::ZERO };
+        let periods = Periods { every: DAY, at: Duration::ZERO, zone: None };
         Self { handle, name: name.to_owned(), lock, periods, retries: 0 }
     }
 
@@ -103,11 +110,22 @@ impl Once {
         self
     }
 
-    /// Sets the begin of a period, as the time after midnight in UTC; midnight by default. It must be less than a day.
+    /// Sets the begin of a period, as the time after midnight in UTC or the time zone; midnight by default. It must be less than a day.
     ///
     /// It needs a period that divides a day or consists of whole days. Periods of several days are counted from 1 January 1970.
     pub const fn at(mut self, at: Duration) -> Self {
         self.periods.at = at;
+        self
+    }
+
+    /// Counts the periods by the days of this time zone, instead of by those of UTC: [`at`](Self::at) is the time after midnight on its clock.
+    ///
+    /// Periods must be whole days, which may have 23 or 25 hours. A period begins when the clock shows `at` for the first time on that day or,
+    /// if the clock skips that time, right after the gap. Give all machines the same zone, and versions of its database that agree.
+    #[cfg(feature = "time-zones")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "time-zones")))]
+    pub fn time_zone(mut self, zone: &TimeZone) -> Self {
+        self.periods.zone = (!zone.is_utc()).then(|| zone.clone());
         self
     }
 
@@ -153,6 +171,14 @@ impl Once {
     pub fn progress(mut self, progress: &Progress) -> Self {
         self.lock = self.lock.progress(progress);
         self
+    }
+
+    /// Checks the period, before the store is needed.
+    ///
+    /// # Errors
+    /// [`ConfigError`] on `every`, `at` or `time_zone`.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        self.periods.check()
     }
 
     /// Runs `work` if the job is due, and records the outcome.
@@ -206,12 +232,13 @@ impl Once {
     /// The future may be dropped at any point. An attempt whose begin was recorded by then counts as failed.
     pub async fn begin(self) -> Result<OnceBegin> {
         let job = Job::new(self.handle.clone(), &self.name)?;
-        self.periods.check()?;
+        self.check()?;
         let steps = Steps::begin(&self.handle.context, self.lock.options());
         let progress = self.lock.receiver();
         let (last, now) = steps.retry(None, progress, || job.read(steps.reply_by())).await?;
-        if let Decision::Skip(last) = decide(last.as_ref(), self.periods.at_time(now), self.retries) {
-            return Ok(OnceBegin::Skipped(last.clone()));
+        let period = self.periods.at_time(now);
+        if let Decision::Skip(last) = decide(last.as_ref(), period, self.retries) {
+            return Ok(self.skipped(last, period));
         }
         let lock = self.lock.step(job.name().clone(), &steps);
         let guard = lock.acquire().await.map_err(|error| steps.failed(error))?;
@@ -223,7 +250,7 @@ impl Once {
             Decision::Skip(last) => {
                 // If this is not acknowledged, the lease expires.
                 guard.release().await.ok();
-                return Ok(OnceBegin::Skipped(last.clone()));
+                return Ok(self.skipped(last, period));
             }
         };
         let request = &hold.request;
@@ -241,6 +268,11 @@ impl Once {
         job.write(Some(&hold), &run, FIRST).await?;
         guard.ensure_held()?;
         Ok(OnceBegin::Due(Attempt { report: RunReport::new(job, run, Some(hold)), guard }))
+    }
+
+    fn skipped(&self, last: &LastRun, present: Period) -> OnceBegin {
+        let next_due = self.periods.due_after(last.period_begin, present);
+        OnceBegin::Skipped(LastRun { next_due, ..last.clone() })
     }
 
     /// Returns the report of the attempt with this `token`, for a process without its guard: another server of a lock service, for

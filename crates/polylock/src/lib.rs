@@ -44,6 +44,7 @@
 //! | `tls` | encrypted connections to servers, with the system's root certificates or your own CA |
 //! | `sasl` | SASL (DIGEST-MD5) with ZooKeeper |
 //! | `tower` | `tower`: a layer that refuses HTTP requests with a stale fencing token |
+//! | `time-zones` | the periods of a job can be the days of a time zone: see `Once::time_zone` |
 //! | `serde` | [`LocksConfig`] and `ConfigFile` can be deserialized |
 //! | `metrics` | measurements go to the `metrics` crate's global recorder: see [`metrics`] for their names |
 //!
@@ -83,6 +84,8 @@ pub use polylock_core::{
     Upgrade, Watch, WatchEvent, WatchState, WatchedLock, duration, metrics,
     url::{Keys, StoreUrl},
 };
+#[cfg(feature = "time-zones")]
+pub use polylock_core::{InvalidTimeZone, TimeZone};
 pub use schemes::{read_url, register, schemes};
 pub use setup::{admit, fence_schema, schema};
 

@@ -3,7 +3,7 @@
 use std::{ffi::OsString, net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{ArgAction, Args, ValueEnum};
-use polylock::LocksBuilder;
+use polylock::{InvalidTimeZone, LocksBuilder, TimeZone};
 
 use crate::{exit, signals};
 
@@ -145,9 +145,12 @@ pub(crate) struct Once {
     /// Length of a period, in which the command runs once, from 1s
     #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true, default_value = "1d", help_heading = PERIOD)]
     pub(crate) every: Duration,
-    /// Begin of a period, as a time of day in UTC, if a period divides a day or consists of whole days
+    /// Begin of a period, as a time of day in the time zone, if a period divides a day or consists of whole days
     #[arg(long, value_name = "HH:MM", value_parser = time_of_day, default_value = "00:00", help_heading = PERIOD)]
     pub(crate) at: Duration,
+    /// Time zone whose days the periods are, such as Europe/London; local is that of this machine [default: UTC]
+    #[arg(long, value_name = "ZONE", value_parser = time_zone, help_heading = PERIOD)]
+    pub(crate) time_zone: Option<TimeZone>,
     /// Number of further attempts in a period, on any machine, after one that has failed or whose machine has died
     #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true, help_heading = PERIOD)]
     pub(crate) retries: u32,
@@ -198,8 +201,13 @@ fn time_of_day(text: &str) -> Result<Duration, String> {
         Some(Duration::from_secs(3600 * two_digits(hours, 24)? + 60 * two_digits(minutes, 60)?))
     });
     time.ok_or_else(|| {
-        format!("{text:?} is not a time of day: write hours and minutes in UTC, such as 02:30")
+        format!("{text:?} is not a time of day: write hours and minutes, such as 02:30")
     })
+}
+
+/// Parses the name of a time zone.
+fn time_zone(text: &str) -> Result<TimeZone, InvalidTimeZone> {
+    if text == "local" { TimeZone::local() } else { TimeZone::named(text) }
 }
 
 #[cfg(test)]

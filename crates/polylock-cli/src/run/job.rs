@@ -6,28 +6,38 @@ use std::{
     time::Duration,
 };
 
-use polylock::{LastRun, Once, RunOutcome, RunReport};
+use polylock::{LastRun, Locks, Once, RunOutcome, RunReport, TimeZone};
 use rustix::process::Signal;
 
 use super::{finish::Verdict, lock_names::LockNames, supervise::EndedCommand, timeline::StopCause};
 use crate::{
-    exit::Failure,
+    exit::{Failure, USAGE},
     output::Output,
     signals::{self, Signals},
     wall_clock,
 };
 
 /// The schedule of a job.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Schedule {
     pub(super) every: Duration,
     pub(super) at: Duration,
+    pub(super) time_zone: Option<TimeZone>,
     pub(super) retries: u32,
 }
 
 impl Schedule {
-    pub(super) const fn apply_to(self, job: Once) -> Once {
-        job.every(self.every).at(self.at).retries(self.retries)
+    pub(super) fn apply_to(&self, job: Once) -> Once {
+        let job = job.every(self.every).at(self.at).retries(self.retries);
+        self.time_zone.iter().fold(job, Once::time_zone)
+    }
+
+    /// Checks the flags of the period.
+    pub(super) fn check(&self, locks: &Locks) -> Result<(), Failure> {
+        let checked = self.apply_to(locks.once("any")).check();
+        checked.map_err(|error| {
+            Failure::new(USAGE, format!("--{}: {}", error.key.replace('_', "-"), error.problem))
+        })
     }
 }
 

@@ -66,13 +66,14 @@ pub(crate) async fn elect(global: &Global, args: Elect, output: &Output) -> Resu
 
 /// Runs a command if it is due in this period. The exit code is the result.
 pub(crate) async fn once(global: &Global, args: Once, output: &Output) -> Result<u8, Failure> {
-    let schedule = Schedule { every: args.every, at: args.at, retries: args.retries };
+    let schedule =
+        Schedule { every: args.every, at: args.at, time_zone: args.time_zone, retries: args.retries };
     let run = Run::exclusive(args.waiting, args.common);
     run_and_log(global, &run, Recipe::Job(schedule), output).await
 }
 
 /// The rule by which the command runs.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 enum Recipe {
     /// Once, under the lock.
     Lock,
@@ -198,6 +199,9 @@ impl Phases<'_> {
         // The store may change the value of --ttl: with ZooKeeper this is the lease in a session of that timeout.
         let ttl = locks.options().ttl;
         let grace = grace(self.args.common.grace, ttl)?;
+        if let Recipe::Job(schedule) = &self.recipe {
+            schedule.check(&locks)?;
+        }
         match self.args.slots {
             Some(slots) => {
                 let has_limit = self.wait.limit.or(locks.options().wait).is_some();
@@ -208,10 +212,13 @@ impl Phases<'_> {
         if let Some(delay) = self.args.waiting.delay() {
             wait::pause(delay, &mut self.signals).await?;
         }
-        let guard = match self.recipe {
+        let guard = match &self.recipe {
             Recipe::Lock => self.acquire(&locks, connect_time).await?,
-            Recipe::Election(restarts) => return self.lead(&locks, restarts, connect_time, ttl, grace).await,
-            Recipe::Job(schedule) => match self.begin(&locks, schedule, connect_time).await? {
+            Recipe::Election(restarts) => {
+                let restarts = *restarts;
+                return self.lead(&locks, restarts, connect_time, ttl, grace).await;
+            }
+            Recipe::Job(schedule) => match self.begin(&locks, &schedule.clone(), connect_time).await? {
                 OnceBegin::Due(Attempt { guard, report }) => {
                     self.report = Some(report);
                     guard.into()
@@ -226,7 +233,7 @@ impl Phases<'_> {
     async fn begin(
         &mut self,
         locks: &Locks,
-        schedule: Schedule,
+        schedule: &Schedule,
         connect_time: Duration,
     ) -> Result<OnceBegin, EarlyEnd> {
         let log = &*self.log;

@@ -1,5 +1,7 @@
 //! `polylock once`: a command that runs once per period.
 
+use std::time::{Duration, UNIX_EPOCH};
+
 use rustix::process::Signal;
 
 use crate::support::{Running, Workspace, eventually, lines, stderr, stdout};
@@ -89,12 +91,50 @@ fn each_period_has_a_run() {
     });
 }
 
+/// The clock of India is 5:30 hours ahead of UTC all year round.
+#[test]
+fn the_days_are_those_of_a_time_zone() {
+    let workspace = Workspace::new();
+    let script = format!("{RUN}; echo $POLYLOCK_PERIOD_BEGIN_MS >begin");
+    let call = |zone: &str| {
+        let mut command = workspace.polylock();
+        command.args(["once", "--every", "1000d", "--at", "02:00", "--time-zone", zone]);
+        command.args(["x", "sh", "-c", &script]).env("TZ", "Asia/Kolkata");
+        Running::spawn(command)
+    };
+    assert_eq!(call("Asia/Kolkata").code(), Some(0));
+    let begin: u64 = workspace.read("begin").trim().parse().unwrap();
+    assert_eq!(begin % (24 * 3_600_000), 20 * 3_600_000 + 1_800_000);
+    assert_eq!(call("local").code(), Some(0));
+    assert_eq!(runs(&workspace), 1, "both callers have the same zone");
+}
+
+/// The record is that of another period, which is over by then.
+#[test]
+fn the_next_period_is_that_of_the_caller() {
+    let workspace = Workspace::new();
+    assert_eq!(once(&workspace, "--every 1s", RUN).code(), Some(0));
+    let started = workspace.status("x")["last_run"]["started_at_ms"].as_u64().unwrap();
+    let skipped = stderr(&once(&workspace, "-v --every 1000d", RUN).finish());
+    let period = Duration::from_secs(1000 * 24 * 3600);
+    let number = Duration::from_millis(started).as_secs() / period.as_secs();
+    let next = UNIX_EPOCH + period * u32::try_from(number + 1).unwrap();
+    let expected = format!("the next period begins at {}", humantime::format_rfc3339_seconds(next));
+    assert!(skipped.contains(&expected), "{skipped}{expected}");
+}
+
 #[test]
 fn a_period_without_a_meaning_and_a_store_without_records_are_refused() {
     let workspace = Workspace::new();
     for (options, code, text) in [
-        ("--every 7h --at 02:00", 78, "at: has no meaning for periods of 7h"),
-        ("--every 10ms", 78, "every: must be "),
+        ("--every 7h --at 02:00", 64, "--at: has no meaning for periods of 7h"),
+        ("--every 500ms", 64, "--every: must be 1s to "),
+        (
+            "--every 6h --time-zone Asia/Kolkata",
+            64,
+            "--time-zone: has no meaning for periods of 6h: set a period of whole days",
+        ),
+        ("--time-zone Europe/Lodnon", 64, "no time zone \"Europe/Lodnon\"; did you mean Europe/London?"),
         ("--at 2am", 64, "not a time of day"),
         ("-S redlock://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3 --outage 0", 69, ""),
     ] {

@@ -26,7 +26,7 @@ pub struct LastRun {
     pub outcome: RunOutcome,
     /// The begin of the period of the run.
     pub period_begin: Duration,
-    /// The begin of the next period, in which the job is due again.
+    /// The begin of the next period, in which the job is due again, by the period of the call that has run it.
     pub next_due: Duration,
 }
 

@@ -41,9 +41,43 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "once: a run shortly before a period counts for the one before",
         file: "crates/polylock-core/src/once/period.rs",
-        from: "now.as_millis() + lead + every",
-        to: "now.as_millis() + every",
+        from: "now.saturating_add(MAX_LEAD.min(self.every / 10))",
+        to: "now",
         test: ("units of library polylock_core", "once::period::tests::a_day_begins_at_the_time_of_day"),
+    },
+    Mutant {
+        name: "once: a time that the clock shows twice is the second one",
+        file: "crates/polylock-core/src/once/zone.rs",
+        from: "ambiguous.earlier()",
+        to: "ambiguous.later()",
+        test: (
+            "units of library polylock_core",
+            "once::zone::tests::a_time_that_the_clock_shows_twice_is_the_first_one",
+        ),
+    },
+    Mutant {
+        name: "once: a time that the clock skips is later by the length of the gap",
+        file: "crates/polylock-core/src/once/zone.rs",
+        from: "self.0.following(before).next()?.timestamp()",
+        to: "ambiguous.later().ok()?",
+        test: (
+            "units of library polylock_core",
+            "once::zone::tests::a_time_that_the_clock_skips_is_the_end_of_the_gap",
+        ),
+    },
+    Mutant {
+        name: "once: a day of a time zone has 24 hours",
+        file: "crates/polylock-core/src/once/zone.rs",
+        from: "end: since_1970(begin(number + 1)?)",
+        to: "end: since_1970(begin(number)? + days * 86_400_000)",
+        test: ("units of library polylock_core", "once::zone::tests::days_have_23_and_25_hours"),
+    },
+    Mutant {
+        name: "once: the next period of a skipped job is that of the record",
+        file: "crates/polylock-core/src/once.rs",
+        from: "let next_due = self.periods.due_after(last.period_begin, present);",
+        to: "let next_due = last.next_due + self.periods.due_after(last.period_begin, present) * 0;",
+        test: ("cli", "once::the_next_period_is_that_of_the_caller"),
     },
     Mutant {
         name: "once: the time of the machine decides",

@@ -1,0 +1,15 @@
+//! The time zones of a build without the feature `time-zones`: there are none.
+
+use std::time::Duration;
+
+use super::period::Period;
+
+/// A time zone, which does not exist.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum TimeZone {}
+
+impl TimeZone {
+    pub(super) const fn period(&self, _days: u64, _at: Duration, _time: Duration) -> Option<Period> {
+        match *self {}
+    }
+}
