@@ -115,7 +115,7 @@ pub(crate) enum Command {
     /// Show the holders and the waiters of a lock
     #[command(after_long_help = help::STATUS)]
     Status {
-        /// Exit with 75 if the lock has a holder
+        /// Exit with 75 if the lock, or a slot with its name, has a holder
         #[arg(short, long)]
         exit_code: bool,
         /// Name of the lock
@@ -263,6 +263,9 @@ pub(crate) struct Watch {
 pub(crate) struct Break {
     /// Name of the lock
     pub(crate) name: String,
+    /// Break the hold of this slot (run --slots) instead of the lock; `status` shows the slots
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..1024), allow_negative_numbers = true)]
+    pub(crate) slot: Option<u32>,
     /// Free the lock at once, even if its holder still works
     ///
     /// The former holder detects the loss at its next renewal, within a third of its TTL. Until then both it and the next holder may

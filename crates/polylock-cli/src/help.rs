@@ -278,7 +278,8 @@ OUTPUT
 
 EXIT CODE
   0    the status was printed
-  75   with `status --exit-code`: the lock has a holder
+  75   with `status --exit-code`: the lock, or a slot with its name, has a
+       holder
   69, 77, 78  the store can't be read
 
     if polylock status --exit-code backup >/dev/null; then echo free; fi";
@@ -405,6 +406,9 @@ signal to its command, kills the command after the grace period, and
 releases the lock. Until then the holder keeps the lock, but not beyond
 its lease, so the next holder never works beside it. The holder shows the
 owner and the reason of the break.
+
+The slots of a semaphore (run --slots) are independent of the lock with
+its name: break one with --slot N.
 
 With --force the lock is free at once. The former holder may continue to
 work beside the next one until its next renewal. Only a resource that

@@ -59,7 +59,7 @@ impl BreakLock {
     pub(crate) fn new(handle: Arc<StoreHandle>, name: &str) -> Self {
         Self {
             handle,
-            name: LockName::new(name),
+            name: LockName::from_store(name),
             by: OwnerId::process(),
             reason: None,
             tokens: Vec::new(),

@@ -191,7 +191,7 @@ impl Locks {
         &self.handle.context.options
     }
 
-    /// Returns the holders and waiters of the lock `name`.
+    /// Returns the holders and waiters of the lock `name`, which may be that of a [slot](LockName::of_slot).
     ///
     /// # Errors
     /// [`Error::Unsupported`](crate::Error::Unsupported) if the store can't be inspected;
@@ -200,7 +200,7 @@ impl Locks {
     /// # Cancel safety
     /// The future may be dropped at any point.
     pub async fn inspect(&self, name: impl AsRef<str>) -> Result<LockStatus> {
-        let name = LockName::new(name)?;
+        let name = LockName::from_store(name)?;
         self.handle.inspect(Operation::Inspect, |store| async move { store.inspect(&name).await }).await
     }
 
@@ -250,7 +250,7 @@ impl Locks {
     }
 
     /// Breaks the lock `name`: notifies its holders, which stop and release, or removes their holds with
-    /// [`force`](BreakLock::force). See [`BreakLock`] for errors and an example.
+    /// [`force`](BreakLock::force). The lock may be that of a [slot](LockName::of_slot). See [`BreakLock`] for errors and an example.
     pub fn break_lock(&self, name: impl AsRef<str>) -> BreakLock {
         BreakLock::new(self.handle.clone(), name.as_ref())
     }

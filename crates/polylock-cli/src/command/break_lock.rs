@@ -17,7 +17,10 @@ const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Breaks a lock, after a confirmation: notifies its holders so that they stop and release it, or removes their holds by force.
 pub(crate) async fn break_lock(global: &Global, args: &Break, output: &Output) -> Result<u8, Failure> {
-    let name = LockName::new(&args.name)?;
+    let name = match args.slot {
+        Some(slot) => LockName::of_slot(&args.name, slot)?,
+        None => LockName::new(&args.name)?,
+    };
     if let Some(reason) = &args.reason {
         Label::new(reason).map_err(|error| Failure::new(USAGE, format!("--reason: {}", error.problem)))?;
     }
@@ -30,7 +33,7 @@ pub(crate) async fn break_lock(global: &Global, args: &Break, output: &Output) -
             status.holders.retain(|holder| holder.token.is_some_and(|token| tokens.contains(&token)));
         }
         if status.holders.is_empty() {
-            output.note(nothing_broken(&name, &tokens));
+            output.note(nothing_broken(&name, &tokens) + &held_slots(&locks, &name).await?);
             return Ok(0);
         }
         if !is_break_confirmed(&status, args.force, output)? {
@@ -66,7 +69,7 @@ pub(crate) async fn break_lock(global: &Global, args: &Break, output: &Output) -
             .collect::<String>(),
     )?;
     if broken.is_empty() {
-        output.note(nothing_broken(&name, &tokens));
+        output.note(nothing_broken(&name, &tokens) + &held_slots(&locks, &name).await?);
     }
     match args.wait {
         Some(limit) => wait(&locks, &name, &broken, limit, output).await,
@@ -108,6 +111,20 @@ pub(crate) fn nothing_broken(name: &LockName, tokens: &[FencingToken]) -> String
         [token] => format!("lock {name}: nothing is broken, because the hold with token {token} has ended"),
         _ => format!("lock {name}: nothing is broken, because these holds have ended"),
     }
+}
+
+/// Returns the text about the held slots with the name of a lock, of which nothing was broken: the lock is independent of them.
+async fn held_slots(locks: &Locks, name: &LockName) -> Result<String, Failure> {
+    if name.slot().is_some() {
+        return Ok(String::new());
+    }
+    let held = locks.inspect_semaphore(name).await?.held;
+    let numbers: Vec<_> = held.iter().map(|slot| slot.slot.to_string()).collect();
+    Ok(match &*numbers {
+        [] => String::new(),
+        [slot] => format!("; slot {slot} of {name} is held: break it with --slot {slot}"),
+        _ => format!("; slots {} of {name} are held: break one with --slot", numbers.join(", ")),
+    })
 }
 
 /// Returns the text about the effect of a break on the hold `entry`.

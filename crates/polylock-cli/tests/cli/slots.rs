@@ -2,7 +2,7 @@
 
 use sqlx::Connection;
 
-use crate::support::{Running, Workspace, eventually, is_alive, lines, stderr, stdout};
+use crate::support::{Running, Workspace, assert_code, eventually, is_alive, lines, stderr, stdout};
 
 #[test]
 fn each_run_has_a_slot_of_its_own() {
@@ -70,6 +70,31 @@ fn a_lost_slot_stops_the_command() {
     let events = lines(&workspace.read("status"));
     let lost = events.iter().find(|event| event["event"] == "lost").unwrap();
     assert_eq!((&lost["name"], &lost["slot"]), (&"gpu".into(), &0.into()));
+}
+
+#[test]
+fn a_slot_is_broken_by_its_number() {
+    let workspace = Workspace::new();
+    let hold = "echo $POLYLOCK_SLOT > slot$POLYLOCK_SLOT; exec sleep 60";
+    let first = workspace.start("--slots 3 gpu", hold);
+    workspace.wait_for_file("slot0");
+    let free = workspace.call("break --yes gpu");
+    assert_code(&free, 0, "lock gpu is not held; slot 0 of gpu is held: break it with --slot 0");
+    let second = workspace.start("--slots 3 --ttl 3s --status-file status gpu", hold);
+    workspace.wait_for_file("slot1");
+    let free = workspace.call("break --yes gpu");
+    assert_code(&free, 0, "lock gpu is not held; slots 0, 1 of gpu are held: break one with --slot");
+
+    let broken = workspace.call("break --yes --slot 1 --wait 20 --reason upgrade gpu");
+    assert!(stdout(&broken).contains("gpu slot 1: requested "), "{} {}", stdout(&broken), stderr(&broken));
+    assert_eq!(broken.status.code(), Some(0));
+    assert_eq!(second.finish().status.code(), Some(79));
+    assert!(workspace.read("status").contains("upgrade"), "{}", workspace.read("status"));
+    let held = workspace.status("gpu")["semaphore"]["held"].as_array().unwrap().len();
+    assert_eq!(held, 1, "the other slot is held");
+    assert_code(&workspace.call("break --yes --slot 2 gpu"), 0, "lock gpu slot 2 is not held");
+    assert_code(&workspace.call("break --yes --slot 1024 gpu"), 64, "1024 is not in 0..1024");
+    drop(first);
 }
 
 /// Starts a run inside a run, and returns the output of both.
