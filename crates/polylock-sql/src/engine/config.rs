@@ -5,7 +5,7 @@ use std::{ops::RangeInclusive, path::PathBuf, str::FromStr, sync::Arc, time::Dur
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use polylock_core::{
     ConfigError, duration,
-    url::{Address, Certificates, Keys, StoreUrl, driver_keys::DriverKey},
+    url::{Address, Certificates, Keys, StoreUrl, driver_keys::DriverKey, tls_is_not_compiled_in},
 };
 
 use super::{strategy::Strategy, table, version::NextVersion};
@@ -120,6 +120,15 @@ pub(crate) fn check_authority(
         }
         _ => Ok(()),
     }
+}
+
+/// Checks that connections can be encrypted if they `must_be`. The driver itself would report it when it connects, and its error class is
+/// that of a wrong certificate.
+///
+/// # Errors
+/// [`ConfigError`] on key `store`, with the feature to enable, unless encryption `is_compiled_in`.
+pub(crate) fn check_encryption(must_be: bool, is_compiled_in: bool) -> Result<(), ConfigError> {
+    if must_be && !is_compiled_in { Err(tls_is_not_compiled_in()) } else { Ok(()) }
 }
 
 /// Parses `url` with the driver, under the driver's own `scheme`, with those of `keys` that are listed in `passed`. The driver's keys of
@@ -238,3 +247,17 @@ macro_rules! common_setters {
     };
 }
 pub(crate) use common_setters;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_build_without_encryption_names_the_feature() {
+        let error = check_encryption(true, false).unwrap_err().to_string();
+        assert!(error.ends_with("not compiled in: enable feature \"tls\""), "{error}");
+        for (must_be, is_compiled_in) in [(true, true), (false, true), (false, false)] {
+            assert_eq!(check_encryption(must_be, is_compiled_in), Ok(()));
+        }
+    }
+}

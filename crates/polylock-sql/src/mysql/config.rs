@@ -184,6 +184,9 @@ impl Config {
     /// Checks the values that the setters accept without a check.
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         self.common.check()?;
+        let must_encrypt =
+            !matches!(self.source.options.get_ssl_mode(), MySqlSslMode::Disabled | MySqlSslMode::Preferred);
+        config::check_encryption(must_encrypt, cfg!(feature = "tls"))?;
         duration::check("polylock.poll", self.poll, &POLLS)
     }
 }
@@ -238,6 +241,16 @@ mod tests {
             ("mysql://db/x?connect_timeout=3s", "connect_timeout"),
         ];
         checks::refuses(Config::new, &invalid);
+    }
+
+    #[test]
+    fn encryption_that_is_not_compiled_in_is_refused_before_the_server_is_asked() {
+        for mode in ["ssl-mode=required", "ssl-mode=verify_ca", "ssl-mode=verify_identity"] {
+            let refused = Config::new(&format!("mysql://db/x?{mode}")).err().map(|error| error.to_string());
+            let names_feature = refused.map(|text| text.contains("enable feature \"tls\""));
+            assert_eq!(names_feature, if cfg!(feature = "tls") { None } else { Some(true) }, "{mode}");
+        }
+        Config::new("mysql://db/x").unwrap();
     }
 
     #[test]

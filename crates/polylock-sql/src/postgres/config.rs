@@ -248,6 +248,11 @@ impl Config {
     /// Checks the values that the setters accept without a check.
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         self.common.check()?;
+        let must_encrypt = !matches!(
+            self.source.options.get_ssl_mode(),
+            PgSslMode::Disable | PgSslMode::Allow | PgSslMode::Prefer
+        );
+        config::check_encryption(must_encrypt, cfg!(feature = "tls"))?;
         if !table::is_plain(&self.schema) {
             return Err(ConfigError::new(
                 "polylock.schema",
@@ -332,6 +337,17 @@ mod tests {
             ("postgres://db/x?chanel_binding=prefer", "chanel_binding"),
         ];
         checks::refuses(Config::new, &invalid);
+    }
+
+    #[test]
+    fn encryption_that_is_not_compiled_in_is_refused_before_the_server_is_asked() {
+        for mode in ["sslmode=require", "sslmode=verify-ca", "sslmode=verify-full"] {
+            let refused =
+                Config::new(&format!("postgres://db/x?{mode}")).err().map(|error| error.to_string());
+            let names_feature = refused.map(|text| text.contains("enable feature \"tls\""));
+            assert_eq!(names_feature, if cfg!(feature = "tls") { None } else { Some(true) }, "{mode}");
+        }
+        Config::new("postgres://db/x").unwrap();
     }
 
     #[test]
