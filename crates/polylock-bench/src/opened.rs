@@ -109,7 +109,7 @@ impl Opened {
 }
 
 async fn connect(config: &dyn StoreConfig) -> polylock::Result<Store> {
-    connect_within(OUTAGE, &Progress::default(), || config.open()).await
+    connect_within("store", OUTAGE, &Progress::default(), || config.open()).await
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The definition of the command line.
 
 mod handles;
+mod nearest_command;
 mod serve;
 mod supervised;
 
@@ -12,9 +13,10 @@ use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use polylock::Mode;
 
 pub(crate) use self::handles::{Acquire, Handle, Renew};
+pub(crate) use self::nearest_command::with_nearest_command;
 pub(crate) use self::serve::Serve;
 pub(crate) use self::supervised::{Elect, FOREVER, Once, Restart, Supervised, Waiting, duration};
-use self::supervised::{HOLDING, STOPPING, WAITING, longer_than_zero};
+use self::supervised::{HOLDING, STOPPING, WAITING, longer_than_zero, min_hold};
 use crate::{exit, help};
 
 /// Runs a command under a distributed lock, and stops it before another process can acquire the lock
@@ -193,12 +195,12 @@ pub(crate) struct Run {
     /// Hold the lock in one of the six modes NL, CR, CW, PR, PW, EX
     #[arg(long, value_name = "MODE", group = "lock_mode", help_heading = HOLDING)]
     pub(crate) mode: Option<Mode>,
-    /// Keep the lock at least this long, even if the command ends sooner
+    /// Keep the lock at least this long, even if the command ends sooner; at most 31d
     ///
     /// polylock does not wait until then: a last renewal sets the lease to the remaining time. It waits only if the lock belongs to a
     /// session (ZooKeeper, polylock.strategy=pessimistic), and while the remaining time is longer than the longest lease of the store
     /// or less than the shortest.
-    #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true, help_heading = HOLDING)]
+    #[arg(long, value_name = "DUR", value_parser = min_hold, allow_hyphen_values = true, help_heading = HOLDING)]
     pub(crate) min_hold: Option<Duration>,
     /// Stop the command after this time, and exit with 124
     #[arg(long, value_name = "DUR", value_parser = longer_than_zero, allow_hyphen_values = true, help_heading = HOLDING)]

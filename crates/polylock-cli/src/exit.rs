@@ -1,6 +1,6 @@
 //! Exit codes, and error messages: one line, with the causes and a remedy.
 
-use polylock::{ConfigError, Error, Fault, InvalidName};
+use polylock::{ConfigError, Error, Fault, InvalidName, Operation};
 
 /// Wrong use of the command line.
 pub(crate) const USAGE: u8 = 64;
@@ -16,7 +16,7 @@ pub(crate) const INTERNAL: u8 = 70;
 pub(crate) const CANT_CREATE: u8 = 73;
 /// The store refuses the credentials, or the permissions of the file forbid access.
 pub(crate) const DENIED: u8 = 77;
-/// An invalid or unsupported URL or setting, or a store that was not compiled in.
+/// An invalid or unsupported URL or setting, also one of the server, or a store that was not compiled in.
 pub(crate) const CONFIG: u8 = 78;
 /// The command was stopped because of `--max-hold`, as by timeout(1).
 pub(crate) const MAX_HOLD: u8 = 124;
@@ -51,6 +51,11 @@ impl From<Error> for Failure {
                 Fault::Temporary if !error.chain().contains("check ") => {
                     (UNAVAILABLE, "; check that the store is running and that the URL is correct")
                 }
+                Fault::Permanent
+                    if unavailable.operation == Operation::Connect && !is_full(&error.chain()) =>
+                {
+                    (CONFIG, "")
+                }
                 _ => (UNAVAILABLE, ""),
             },
             Error::Unsupported { .. } | Error::Config(_) => (CONFIG, ""),
@@ -59,6 +64,11 @@ impl From<Error> for Failure {
         };
         Self { code, message: error.chain() + hint }
     }
+}
+
+/// Returns true if the disk of the store is full: that is no setting.
+fn is_full(message: &str) -> bool {
+    ["disk is full", "No space left"].iter().any(|words| message.contains(words))
 }
 
 impl From<ConfigError> for Failure {
@@ -75,17 +85,22 @@ impl From<InvalidName> for Failure {
 
 #[cfg(test)]
 mod tests {
-    use polylock::{Operation, Unavailable};
+    use polylock::Unavailable;
 
     use super::*;
 
     #[test]
     fn each_error_has_its_exit_code_and_its_causes_in_one_line() {
-        let unavailable =
-            |fault| Error::from(Unavailable::new("sqlite", Operation::Connect, fault, "no such file"));
+        let failed = |operation, fault, cause: &'static str| {
+            Error::from(Unavailable::new("sqlite", operation, fault, cause))
+        };
+        let unavailable = |fault| failed(Operation::Connect, fault, "no such file");
         for (error, code) in [
             (unavailable(Fault::Temporary), UNAVAILABLE),
-            (unavailable(Fault::Permanent), UNAVAILABLE),
+            // Something must be corrected before a retry helps.
+            (unavailable(Fault::Permanent), CONFIG),
+            (failed(Operation::Connect, Fault::Permanent, "the disk is full"), UNAVAILABLE),
+            (failed(Operation::Claim, Fault::Permanent, "no such file"), UNAVAILABLE),
             (unavailable(Fault::Denied), DENIED),
             (unavailable(Fault::Revoked), DENIED),
             (ConfigError::new("store", "no scheme").into(), CONFIG),

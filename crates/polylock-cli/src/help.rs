@@ -39,7 +39,7 @@ EXIT CODE
   70   internal error, or a limit of the process (files, stack)
   73   the status file can't be written
   77   access denied
-  78   invalid or unsupported URL or setting
+  78   invalid or unsupported URL or setting, also one of the server
   124  the command was stopped because of --max-hold
   126  the command can't be run
   127  the command does not exist

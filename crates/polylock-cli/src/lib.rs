@@ -104,6 +104,7 @@ pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
+            let error = args::with_nearest_command(error);
             // If even this can't be printed, there is no way to report it.
             error.print().ok();
             let is_requested = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);

@@ -178,7 +178,7 @@ impl LocksBuilder {
         let adjusts_ttl = url.keys().text("polylock.ttl").is_none() || config.has_sessions();
         let label = self.label.transpose()?;
         let limit = options.wait.unwrap_or(Duration::MAX).min(options.outage);
-        let store = connect_within(limit, &self.progress, || config.open()).await?;
+        let store = connect_within(schemes::name(&url), limit, &self.progress, || config.open()).await?;
         let capabilities = store.backend.capabilities();
         if let (Some(ttl), true) = (self.ttl, config.has_sessions()) {
             // The longest lease is half of the session that the servers have granted.

@@ -213,6 +213,11 @@ pub fn read_url(url: &StoreUrl) -> Result<(Options, Arc<dyn StoreConfig>), Confi
     Ok((options, config))
 }
 
+/// Returns the name of the store of a URL, for errors.
+pub(crate) fn name(url: &StoreUrl) -> &'static str {
+    built_in(url.scheme()).map_or("store", |store| store.schemes[0])
+}
+
 /// Returns the text of a fence in the server of a URL.
 ///
 /// # Errors

@@ -182,6 +182,17 @@ pub(super) fn longer_than_zero(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// Parses the time for which a lock is kept after a short command. polylock waits for the end of a long one, so a typing error would show late.
+pub(super) fn min_hold(text: &str) -> Result<Duration, String> {
+    const LONGEST: Duration = Duration::from_secs(31 * 24 * 3600);
+    let hold = duration(text)?;
+    if hold > LONGEST {
+        return Err("it is longer than 31d; a job that must not run again is one of `polylock once --every`"
+            .to_owned());
+    }
+    Ok(hold)
+}
+
 /// Parses an address to listen at.
 pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| {
@@ -200,9 +211,7 @@ fn time_of_day(text: &str) -> Result<Duration, String> {
     let time = text.split_once(':').and_then(|(hours, minutes)| {
         Some(Duration::from_secs(3600 * two_digits(hours, 24)? + 60 * two_digits(minutes, 60)?))
     });
-    time.ok_or_else(|| {
-        format!("{text:?} is not a time of day: write hours and minutes, such as 02:30")
-    })
+    time.ok_or_else(|| format!("{text:?} is not a time of day: write hours and minutes, such as 02:30"))
 }
 
 /// Parses the name of a time zone.

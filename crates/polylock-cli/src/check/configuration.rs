@@ -127,7 +127,7 @@ mod tests {
         let found = rows(url, Origin::CommandLine, Scope::Network);
         assert_eq!(
             found[..2],
-            ["ok rediss://***@db.example.com/0?polylock.namespace=***", "ok -S on the command line"]
+            ["ok rediss://***@db.example.com/0?polylock.namespace=a", "ok -S on the command line"]
         );
         assert_eq!(found[2], "ok all programs with this store and polylock.namespace=a");
         assert!(

@@ -94,6 +94,7 @@ async fn run(
     report: &mut Report,
 ) -> Result<(), Failure> {
     let is_wanted = |part| args.only.is_empty() || args.only.contains(&part);
+    output.note(format!("opening {}", subject.configuration.display_name));
     // The first namespace is opened in every case: a store that can't be opened has no report.
     let namespace = subject.namespaces.create();
     // A store has reported all its warnings when it is closed.

@@ -77,6 +77,8 @@ pub(crate) struct WaitState<'a> {
     waited: Duration,
     limit: Option<Duration>,
     outage: Option<&'a Outage>,
+    /// True if the store is being opened, and has not replied yet.
+    is_silent: bool,
 }
 
 impl<'a> WaitState<'a> {
@@ -86,7 +88,12 @@ impl<'a> WaitState<'a> {
         waited: Duration,
         limit: Option<Duration>,
     ) -> Self {
-        Self { name, status, waited, limit, outage: None }
+        Self { name, status, waited, limit, outage: None, is_silent: false }
+    }
+
+    /// Returns the state before the first reply of the store.
+    pub(crate) const fn of_silent_store(self) -> Self {
+        Self { is_silent: true, ..self }
     }
 
     /// Returns the state during an outage of the store.
@@ -113,6 +120,8 @@ impl<'a> WaitState<'a> {
                 seconds(now.since(outage.since)),
                 outage.error
             ));
+        } else if self.is_silent {
+            parts.push("the store has not replied yet".to_owned());
         } else if let Some((status, owner)) = self.status {
             parts.extend(holders(status));
             if let Some(index) = status.queue_position(owner) {

@@ -13,6 +13,8 @@ use crate::{
 
 /// The duration from which a wait is reported.
 pub(super) const REPORT_DELAY: Duration = Duration::from_millis(500);
+/// The duration from which a store that has not replied yet is reported.
+const SILENCE_DELAY: Duration = Duration::from_secs(1);
 /// The time between two frames of the spinner.
 const FRAME_INTERVAL: Duration = Duration::from_millis(100);
 /// The interval between queries for the holder and the queue, while the result is displayed.
@@ -78,15 +80,17 @@ pub(super) async fn pause(time: Duration, signals: &mut Signals) -> Result<(), W
 }
 
 impl WaitContext<'_> {
-    /// Displays an outage of a store that is being opened, until it is dropped.
+    /// Displays a store that is being opened and does not reply, or its outage, until it is dropped.
     async fn display(&self, name: LockName) -> Infallible {
         let clock = SystemClock;
         clock.sleep_until(clock.now() + REPORT_DELAY).await;
         let mut waiting = None;
         loop {
-            if let Some(outage) = self.progress.outage() {
+            let outage = self.progress.outage();
+            if outage.is_some() || clock.now().since(self.started_at) >= SILENCE_DELAY {
                 let waiting = waiting.get_or_insert_with(|| WaitDisplay::begin(*self.output, self.store));
-                waiting.show(&self.state(&name, None).during(&outage));
+                let state = self.state(&name, None).of_silent_store();
+                waiting.show(&outage.iter().fold(state, |state, outage| state.during(outage)));
             }
             clock.sleep_until(clock.now() + FRAME_INTERVAL).await;
         }

@@ -6,29 +6,13 @@
 use std::path::{Path, PathBuf};
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
-use polylock::StoreUrl;
+use polylock::{StoreUrl, core::url::PUBLIC_KEYS};
 
 use super::paths::absolute_path;
 use crate::{
     exit::{CONFIG, Failure},
     outer_run::is_nested,
 };
-
-/// The keys of a URL that contain no secret. A URL with other keys is not passed on.
-const PUBLIC: [&str; 12] = [
-    "polylock.ttl",
-    "polylock.wait",
-    "polylock.outage",
-    "polylock.deadlock_check",
-    "polylock.namespace",
-    "polylock.schema",
-    "polylock.strategy",
-    "polylock.durability",
-    "polylock.operation_timeout",
-    "polylock.connect_timeout",
-    "polylock.session_timeout",
-    "polylock.max_ttl",
-];
 
 /// The characters of a path or a value that are not encoded.
 const PLAIN: AsciiSet = NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'_').remove(b'.').remove(b'~');
@@ -79,7 +63,8 @@ pub(super) fn without_secrets(url: &StoreUrl, absolute: Option<&Path>) -> Option
         return None;
     }
     let mut keys = url.keys();
-    let public: Vec<_> = PUBLIC.into_iter().filter_map(|key| Some((key, keys.text(key)?))).collect();
+    // A URL with other keys, which may be secrets, is not passed on.
+    let public: Vec<_> = PUBLIC_KEYS.into_iter().filter_map(|key| Some((key, keys.text(key)?))).collect();
     keys.finish().ok()?;
     let mut text = match (url.stores(), absolute) {
         ([old, new], _) => {

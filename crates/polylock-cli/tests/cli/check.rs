@@ -101,5 +101,6 @@ fn a_store_that_can_not_be_opened_has_no_report() {
     let output =
         workspace.polylock_without_store().args(["-S", "redis://127.0.0.1:1", "check"]).output().unwrap();
     assert_eq!((output.status.code(), stdout(&output)), (Some(69), String::new()));
-    assert_eq!(stderr(&output).lines().count(), 1, "{}", stderr(&output));
+    assert!(stderr(&output).starts_with("polylock: opening redis://127.0.0.1:1"), "{}", stderr(&output));
+    assert_eq!(stderr(&output).lines().count(), 2, "{}", stderr(&output));
 }

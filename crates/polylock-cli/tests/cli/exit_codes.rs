@@ -183,12 +183,12 @@ fn a_file_that_is_not_a_database() {
     .unwrap();
     assert_code(
         &workspace.polylock_without_store().args(["-S", "sqlite:text.db", "list"]).output().unwrap(),
-        69,
+        78,
         "sqlite could not",
     );
     assert_code(
         &workspace.polylock_without_store().args(["-S", "sqlite:text.db/locks.db", "list"]).output().unwrap(),
-        69,
+        78,
         "sqlite could not",
     );
 }

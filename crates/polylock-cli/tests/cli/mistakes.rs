@@ -1,8 +1,8 @@
 //! Command lines with mistakes: the message says what to write instead.
 
-use std::{fs, process::Command};
+use std::{fs, net::TcpListener, process::Command, time::Duration};
 
-use crate::support::{Workspace, assert_code, stderr};
+use crate::support::{Workspace, assert_code, now, stderr};
 
 #[track_caller]
 fn assert_refused(workspace: &Workspace, arguments: &[&str], code: i32, expected: &str) -> String {
@@ -21,6 +21,7 @@ fn values_of_options() {
         ("run --slots -1", "-1 is not in 1..=1024"),
         ("once --retries -1", "-1 is not in 0..="),
         ("run --max-hold 0", "it would stop the command at once: omit it for no limit"),
+        ("run --min-hold 400d", "it is longer than 31d"),
         ("run --metrics-listen 9464", "write an IP address and a port, such as 127.0.0.1:9464"),
         ("run --metrics-listen localhost:80", "such as 127.0.0.1:9464"),
     ] {
@@ -59,6 +60,13 @@ fn commands_and_names() {
         127,
         "command not found; run a command line with -c",
     );
+    for (typed, meant) in
+        [("rn", "run"), ("runn", "run"), ("stat", "status"), ("renwe", "renew"), ("lst", "list")]
+    {
+        assert_refused(&workspace, &[typed], 64, &format!("a similar subcommand exists: '{meant}'"));
+    }
+    let text = assert_refused(&workspace, &["qqqqq"], 64, "unrecognized subcommand");
+    assert!(!text.contains("similar"), "{text}");
     assert_refused(&workspace, &["list", "job/*"], 0, "is not a pattern: write the beginning of a name");
 }
 
@@ -93,6 +101,42 @@ fn advice_is_given_once() {
         "check the host",
     );
     assert_eq!(text.matches("check ").count(), 1, "{text}");
+}
+
+/// Only the value of a key that may be a secret is hidden.
+#[test]
+fn a_setting_of_the_store_is_shown() {
+    let workspace = Workspace::new();
+    let url = format!("{}?polylock.ttl=7s&polylock.durability=normal", workspace.url());
+    let text = assert_refused(&workspace, &["-S", &url, "run", "-v", "x", "true"], 0, "polylock.ttl=7s");
+    assert!(text.contains("polylock.durability=normal") && !text.contains("***"), "{text}");
+    let secret = "redis://me:canary@127.0.0.1:1?polylock.ttl=7s";
+    let arguments = ["-S", secret, "run", "--outage", "1.5", "x", "true"];
+    let text = assert_refused(&workspace, &arguments, 69, "redis://***@127.0.0.1:1?polylock.ttl=7s");
+    assert!(!text.contains("canary"), "{text}");
+}
+
+/// A server that accepts a connection and sends nothing.
+#[test]
+fn a_server_that_does_not_reply_is_given_up_after_the_outage() {
+    let workspace = Workspace::new();
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = silent.local_addr().unwrap().port();
+    for (scheme, database) in [("postgres", "x"), ("mysql", "x"), ("redis", "0")] {
+        let url = format!("{scheme}://127.0.0.1:{port}/{database}");
+        let began = now();
+        let text = assert_refused(
+            &workspace,
+            &["-S", &url, "run", "--outage", "2", "x", "true"],
+            69,
+            &format!("{scheme} could not connect"),
+        );
+        let took = now().since(began);
+        assert!(took < Duration::from_secs(4), "{scheme}: {took:?}");
+        // Redis has a shorter limit of its own, so its first attempt has failed by then.
+        let reports = ["x: the store has not replied yet", "x: store unavailable for "];
+        assert!(reports.iter().any(|report| text.contains(report)), "{text}");
+    }
 }
 
 /// The process would end by a panic or a signal otherwise, or with advice about something else.

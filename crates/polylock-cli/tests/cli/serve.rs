@@ -342,8 +342,8 @@ fn connections_are_encrypted_and_a_certificate_is_a_caller() {
         // The authority has signed it, and the file does not name it.
         (format!("?polylock.tls_ca=ca.crt&{}", pem("other")), 77, "Authorization: Bearer"),
         ("?polylock.tls_ca=ca.crt".to_owned(), 77, "Authorization: Bearer"),
-        (format!("?{}", pem("client")), 69, "polylock.tls_ca"),
-        (format!("?polylock.tls_ca=server.crt&{}", pem("client")), 69, "polylock.tls_ca"),
+        (format!("?{}", pem("client")), 78, "polylock.tls_ca"),
+        (format!("?polylock.tls_ca=server.crt&{}", pem("client")), 78, "polylock.tls_ca"),
     ] {
         let (found, text) = run_true(&server, &workspace, &keys, "billing/1");
         assert!(found == Some(code) && text.contains(word), "{keys}: {found:?} {text}");

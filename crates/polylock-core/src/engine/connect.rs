@@ -2,14 +2,20 @@
 
 use std::{future::Future, time::Duration};
 
-use super::backoff::Backoff;
-use crate::{Clock, Error, Progress, Result, Store, SystemClock, io};
+use super::{acquisition::FIRST_REPLY, backoff::Backoff};
+use crate::{
+    Clock, Error, Fault, Moment, Operation, Progress, Result, Store, SystemClock, Unavailable, duration, io,
+};
 
 /// The longest pause before the next attempt, before the jitter.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
+/// The time that the first attempt may take, even if the limit is shorter: to open a store takes several round trips, and a limit of 5 ms says
+/// only that the caller does not want to wait for a server that fails.
+const FIRST_ATTEMPT: Duration = Duration::from_secs(2);
+
 /// Opens a store with `open`, and retries a temporary failure until `limit` has expired. With [`Duration::ZERO`], `open` is called
-/// once.
+/// once. An attempt that is not answered ends with the limit, too. `backend` is the name of the store.
 ///
 /// # Errors
 /// The error of the last attempt.
@@ -17,6 +23,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 /// # Cancel safety
 /// The same as `open`.
 pub async fn connect_within<F>(
+    backend: &'static str,
     limit: Duration,
     progress: &Progress,
     mut open: impl FnMut() -> F,
@@ -27,8 +34,18 @@ where
     let began = SystemClock.now();
     let until = began + limit;
     let mut backoff = Backoff::up_to(LONGEST_PAUSE);
+    let mut last = None;
     loop {
-        let error = match open().await {
+        let shortest = if last.is_none() { FIRST_ATTEMPT } else { FIRST_REPLY };
+        let stop = if limit.is_zero() { Moment::NEVER } else { until.max(SystemClock.now() + shortest) };
+        let opened = tokio::select! {
+            biased;
+            opened = open() => opened,
+            () = at(stop, backend) => {
+                return Err(last.unwrap_or_else(|| unanswered(backend, SystemClock.now().since(began))));
+            }
+        };
+        let error = match opened {
             Ok(store) => {
                 progress.available();
                 return Ok(store);
@@ -43,7 +60,24 @@ where
         let again = (now + error.retry_after().unwrap_or_else(|| backoff.next())).min(until);
         tracing::debug!(error = &error as &dyn std::error::Error, "store unavailable, connecting again");
         progress.failing(began, until, &error);
+        let backend = unavailable.backend;
+        last = Some(error);
         // The runtime of the caller may have no timers.
-        io::run(unavailable.backend, SystemClock.sleep_until(again)).await?;
+        io::run(backend, SystemClock.sleep_until(again)).await?;
     }
+}
+
+/// Completes at this time; never without a thread for it.
+async fn at(time: Moment, backend: &'static str) {
+    if time == Moment::NEVER || io::run(backend, SystemClock.sleep_until(time)).await.is_err() {
+        std::future::pending().await
+    }
+}
+
+fn unanswered(backend: &'static str, waited: Duration) -> Error {
+    let waited = duration::format(Duration::from_millis(waited.as_millis().try_into().unwrap_or(u64::MAX)));
+    let cause = format!(
+        "no reply within {waited}: check the host and the port, and that a server of this kind listens there"
+    );
+    Unavailable::new(backend, Operation::Connect, Fault::Temporary, cause).into()
 }

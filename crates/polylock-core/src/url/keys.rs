@@ -159,10 +159,13 @@ impl Keys {
 pub fn nearest<'a>(text: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     candidates
         .into_iter()
-        .map(|candidate| (strsim::jaro_winkler(text, candidate), candidate))
-        // The likeness of short texts is small after one mistake.
-        .filter(|(likeness, candidate)| *likeness > 0.8 || strsim::osa_distance(text, candidate) == 1)
-        .max_by(|(a, _), (b, _)| a.total_cmp(b))
+        // The likeness of short texts is small after one mistake, so one mistake counts for more: `rn` is `run`, and not `renew`.
+        .map(|candidate| {
+            let has_one_mistake = strsim::osa_distance(text, candidate) == 1;
+            ((has_one_mistake, strsim::jaro_winkler(text, candidate)), candidate)
+        })
+        .filter(|((has_one_mistake, likeness), _)| *has_one_mistake || *likeness > 0.8)
+        .max_by(|((one, a), _), ((other, b), _)| one.cmp(other).then(a.total_cmp(b)))
         .map(|(_, candidate)| candidate)
 }
 
@@ -176,6 +179,18 @@ mod tests {
         assert_eq!(keys.duration("polylock.ttl"), Ok(None));
         let error = keys.finish().unwrap_err();
         assert_eq!(error.to_string(), "polylock.tll: unknown key; did you mean polylock.ttl?");
+    }
+
+    #[test]
+    fn one_mistake_counts_for_more_than_a_likeness() {
+        use super::nearest;
+
+        let commands = ["renew", "run", "release"];
+        for (text, expected) in
+            [("rn", Some("run")), ("rene", Some("renew")), ("releas", Some("release")), ("xyz", None)]
+        {
+            assert_eq!(nearest(text, commands), expected, "{text}");
+        }
     }
 
     #[test]

@@ -14,4 +14,4 @@ pub use address::{Address, Host};
 pub use certificates::install_crypto_provider;
 pub use certificates::{Certificates, Pem, is_untrusted, tls_is_not_compiled_in};
 pub use keys::{Keys, nearest};
-pub use store_url::{StoreUrl, read};
+pub use store_url::{PUBLIC_KEYS, StoreUrl, read};

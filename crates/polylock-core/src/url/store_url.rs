@@ -2,22 +2,42 @@
 
 use std::{collections::BTreeMap, fmt};
 
-use percent_encoding::percent_decode_str;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
 use super::keys::Keys;
 use crate::{ConfigError, Options, transition};
 
+/// The keys of a URL whose values are no secrets.
+pub const PUBLIC_KEYS: [&str; 12] = [
+    "polylock.ttl",
+    "polylock.wait",
+    "polylock.outage",
+    "polylock.deadlock_check",
+    "polylock.namespace",
+    "polylock.schema",
+    "polylock.strategy",
+    "polylock.durability",
+    "polylock.operation_timeout",
+    "polylock.connect_timeout",
+    "polylock.session_timeout",
+    "polylock.max_ttl",
+];
+
+/// The characters of a value that are shown as they are.
+const PLAIN: AsciiSet = NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+
 /// The URL that selects a store: `scheme:rest?key=value&…`.
 ///
-/// `Debug` and `Display` show the scheme, hosts and path, never the user, the password or the value of a key.
+/// `Debug` and `Display` show the scheme, hosts, path and the values of [`PUBLIC_KEYS`], never the user, the password or the value of another
+/// key.
 ///
 /// ```
 /// use polylock_core::url::StoreUrl;
 ///
 /// let mut url = StoreUrl::parse("redis://app:secret@h1,h2?polylock.ttl=30s").unwrap();
-/// url.set("polylock.namespace", "jobs").unwrap();
+/// url.set("polylock.tls_key", "/etc/key.pem").unwrap();
 /// assert_eq!((url.scheme(), url.rest()), ("redis", "//app:secret@h1,h2"));
-/// assert_eq!(url.to_string(), "redis://***@h1,h2?polylock.namespace=***&polylock.ttl=***");
+/// assert_eq!(url.to_string(), "redis://***@h1,h2?polylock.tls_key=***&polylock.ttl=30s");
 /// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct StoreUrl {
@@ -192,8 +212,12 @@ impl fmt::Display for StoreUrl {
             Some((_, hosts)) => write!(f, "//***@{hosts}")?,
             None => f.write_str(&self.rest)?,
         }
-        for (index, key) in self.keys.keys().enumerate() {
-            write!(f, "{}{key}=***", if index == 0 { '?' } else { '&' })?;
+        for (index, (key, value)) in self.keys.iter().enumerate() {
+            write!(f, "{}{key}=", if index == 0 { '?' } else { '&' })?;
+            match PUBLIC_KEYS.contains(&key.as_str()) {
+                true => write!(f, "{}", utf8_percent_encode(value, &PLAIN))?,
+                false => f.write_str("***")?,
+            }
         }
         Ok(())
     }
@@ -263,7 +287,7 @@ mod tests {
         );
         assert_eq!(
             url.to_string(),
-            "both:sqlite:///a.db?polylock.durability=***;redis://***@h?polylock.namespace=***?polylock.ttl=***"
+            "both:sqlite:///a.db?polylock.durability=normal;redis://***@h?polylock.namespace=n?polylock.ttl=9s"
         );
     }
 
@@ -290,6 +314,7 @@ mod tests {
             "postgres://me:canary@db:5432/x?password=canary",
             "redis://:can@ary@h?sig=canary",
             "az://c?k=canary",
+            "redis://:canary@h?polylock.ttl=3s&polylock.tls_key=canary",
         ] {
             let url = StoreUrl::parse(url).unwrap();
             let shown = format!("{url} {url:?} {:?}", url.keys());

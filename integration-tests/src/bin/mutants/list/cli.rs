@@ -236,4 +236,11 @@ pub(super) const MUTANTS: &[Mutant] = &[
             "top::app::tests::a_break_needs_a_confirmation_and_keeps_its_lock",
         ),
     },
+    Mutant {
+        name: "command line: an attempt to open the store that is not answered outlasts --outage",
+        file: "crates/polylock-core/src/engine/connect.rs",
+        from: "if limit.is_zero() { Moment::NEVER }",
+        to: "if !limit.is_zero() { Moment::NEVER }",
+        test: ("cli", "mistakes::a_server_that_does_not_reply_is_given_up_after_the_outage"),
+    },
 ];
