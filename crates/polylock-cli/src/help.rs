@@ -36,7 +36,7 @@ EXIT CODE
   79   (--lost-exit-code) the lock was lost; the command was stopped
   64   wrong usage
   69   the store is unreachable
-  70   internal error, or a limit of the process (files, stack)
+  70   internal error, or a limit of the process (files, stack, threads)
   73   the status file can't be written
   77   access denied
   78   invalid or unsupported URL or setting, also one of the server

@@ -101,6 +101,10 @@ pub fn main() -> ExitCode {
     if let Some(code) = child().or_else(completion::main) {
         return code;
     }
+    if let Some(problem) = limits::threads_problem() {
+        writeln!(io::stderr(), "polylock: {problem}").ok();
+        return INTERNAL.into();
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {

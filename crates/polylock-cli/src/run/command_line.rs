@@ -4,7 +4,8 @@ use std::{ffi::OsString, io, os::unix::process::CommandExt, path::Path, process:
 
 use crate::{
     args::Supervised,
-    exit::{CANT_RUN, Failure, NOT_FOUND},
+    exit::{CANT_RUN, Failure, INTERNAL, NOT_FOUND},
+    limits::process_advice,
 };
 
 /// A program and its arguments.
@@ -39,6 +40,9 @@ impl CommandLine {
     /// Returns the failure of a command that could not be run.
     pub(super) fn start_failure(&self, error: &io::Error) -> Failure {
         let program = self.0.first().map(|program| program.to_string_lossy()).unwrap_or_default();
+        if let Some(advice) = process_advice(error) {
+            return Failure::new(INTERNAL, format!("{program} can't be run: {advice}"));
+        }
         match error.kind() {
             io::ErrorKind::NotFound => {
                 let is_line = program.contains(char::is_whitespace);

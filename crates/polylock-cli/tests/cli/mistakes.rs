@@ -1,6 +1,14 @@
 //! Command lines with mistakes: the message says what to write instead.
 
-use std::{fs, net::TcpListener, process::Command, time::Duration};
+use std::{
+    fs::{self, Permissions},
+    net::TcpListener,
+    os::unix::fs::PermissionsExt,
+    process::Command,
+    time::Duration,
+};
+
+use rustix::process::geteuid;
 
 use crate::support::{Workspace, assert_code, now, stderr};
 
@@ -153,6 +161,28 @@ fn limits_that_are_too_low_are_named() {
             .output()
             .unwrap();
         assert_code(&output, 70, &format!("raise the limit (ulimit {})", &limit[..2]));
+        assert_eq!(stderr(&output).lines().count(), 1, "{limit}");
+    }
+    assert!(!workspace.path("ran").exists());
+}
+
+/// The limit counts all processes and threads of a user and does not apply to root, so the command runs as a user that has nothing else.
+#[test]
+fn a_user_without_a_thread_left_is_told() {
+    if !geteuid().is_root() {
+        return;
+    }
+    let workspace = Workspace::new();
+    // The other user may not reach the directory of the program.
+    fs::copy(env!("CARGO_BIN_EXE_polylock"), workspace.path("polylock")).unwrap();
+    fs::set_permissions(workspace.directory.path(), Permissions::from_mode(0o777)).unwrap();
+    for limit in 1..=4 {
+        let script = format!("ulimit -u {limit}; exec ./polylock run x touch ran");
+        let mut other_user = Command::new("setpriv");
+        other_user.args(["--reuid=61234", "--regid=61234", "--clear-groups", "bash", "-c", &script]);
+        other_user.env("POLYLOCK_STORE", workspace.url()).current_dir(workspace.directory.path());
+        let output = other_user.output().unwrap();
+        assert_code(&output, 70, "no more processes and threads: raise the limit (ulimit -u");
         assert_eq!(stderr(&output).lines().count(), 1, "{limit}");
     }
     assert!(!workspace.path("ran").exists());

@@ -25,6 +25,7 @@ use tokio::{io::AsyncWriteExt, net::UnixStream};
 
 use super::message::{CommandGroup, Event, Inbox, Order, WARDEN, this_program};
 use crate::{
+    limits::process_advice,
     run::{
         orphans::OrphanReaper,
         outer_warden::{children_with, mark_of},
@@ -59,7 +60,10 @@ impl StartError {
             _ => "ended".to_owned(),
         };
         match self {
-            Self::Command(error) | Self::Warden(error) => format!("can't start the warden: {error}"),
+            Self::Command(error) | Self::Warden(error) => {
+                let problem = process_advice(error).map_or_else(|| error.to_string(), str::to_owned);
+                format!("can't start the warden: {problem}")
+            }
             Self::NotBegun(times, status) => {
                 format!("can't start the command: its warden {}, {times} times; {REMEDY}", end(status))
             }
