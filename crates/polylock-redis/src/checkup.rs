@@ -61,7 +61,7 @@ pub(crate) async fn check(
     if info.is_none() {
         tracing::warn!(
             server = endpoint.address,
-            "can't check the server's settings, because this user may not use INFO: it may evict keys, be a \
+            "can't check the server's settings, because INFO is not allowed: it may evict keys, be a \
              replica, or lose its data in a restart"
         );
     } else if let (Some(warning), false) = (durability_warning(&value), endpoint.tolerates_data_loss) {

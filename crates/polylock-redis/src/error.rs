@@ -16,7 +16,7 @@ const NO_GREATER_NUMBER: &str = "the last number that was accepted is damaged or
 
 const NEEDED_RIGHTS: &str = "this user may not use a command, key or channel: it needs ~{polylock}:* &polylock:polylock:* &polylock:broken:polylock \
      (with the prefix that is used) and +evalsha +script|load +subscribe +publish +time +info +get +set +del +exists +hget \
-     +hset +hdel +hgetall +zadd +zrem +zrange +zrank +zscore +zremrangebyscore +pttl +pexpire, and +scan to list locks; in a \
+     +hset +hdel +hgetall +hmget +zadd +zrem +zrange +zrank +zscore +zremrangebyscore +pttl +pexpire, and +scan to list locks; in a \
      cluster ~{polylock:* &{polylock:* &polylock:broken:polylock, and also +ssubscribe +spublish +cluster|slots +asking";
 
 /// The advice for a standalone server where a node of a cluster was expected.
@@ -96,6 +96,12 @@ impl Cause {
     /// Converts the cause into an error of `operation` at the server `address`.
     pub(crate) fn at(self, backend: &'static str, operation: Operation, address: &str) -> Error {
         let at = At { backend, operation, endpoint: address };
+        if let Self::Driver(error) = &self
+            && let Some(advice) = disabled_command(error)
+        {
+            // Not with the text of the server, which repeats the arguments: lines of a script.
+            return at.advise(Fault::Permanent, advice);
+        }
         match self {
             Self::Driver(error) => {
                 let (fault, rejected) = (fault(&error), rejects_credentials(&error));
@@ -217,6 +223,23 @@ fn is_forbidden(error: &RedisError) -> bool {
     fragments.iter().any(|fragment| text.contains(fragment))
 }
 
+/// Returns the advice if the server does not know a command, because its operator has removed it.
+fn disabled_command(error: &RedisError) -> Option<String> {
+    // It does not name the command.
+    const IN_SCRIPT: &str = "Unknown Redis command called from script";
+    let text = error.to_string();
+    let command = match text.split_once("unknown command ") {
+        // The quotation mark depends on the version of the server.
+        Some((_, rest)) => rest.split(['\'', '`']).nth(1)?.to_uppercase(),
+        None if text.contains(IN_SCRIPT) => "a command of its scripts".to_owned(),
+        None => return None,
+    };
+    Some(format!(
+        "polylock needs {command}, which this server does not allow: remove its rename-command from the server's configuration, or use a \
+         server with all commands"
+    ))
+}
+
 /// Returns true if the server's certificate is not accepted.
 fn has_untrusted_certificate(error: &RedisError) -> bool {
     error.to_string().contains("invalid peer certificate")
@@ -275,6 +298,32 @@ mod tests {
             Ok(Value::ServerError(error)) => error.into(),
             other => panic!("{other:?}"),
         }
+    }
+
+    /// The text of the server repeats the arguments, which are the lines of a script.
+    #[test]
+    fn a_command_that_the_server_does_not_allow_is_named() {
+        let message = |reply: &str| {
+            let Ok(Value::ServerError(error)) = redis::parse_redis_value(format!("-{reply}\r\n").as_bytes())
+            else {
+                panic!("{reply} is no error");
+            };
+            Cause::Driver(error.into()).at("redis", Operation::Claim, "h:1").chain()
+        };
+        for (reply, command) in [
+            ("ERR unknown command 'SCRIPT', with args beginning with: 'LOAD' '-- Grants a lock'", "SCRIPT"),
+            ("ERR unknown command `evalsha`, with args beginning with: `1` `-- Grants a lock`", "EVALSHA"),
+            ("ERR unknown command 'TIME', with args beginning with: ", "TIME"),
+            (
+                "ERR Unknown Redis command called from script script: 5839, on @user_script:71.",
+                "a command of its scripts",
+            ),
+        ] {
+            let message = message(reply);
+            let named = format!("polylock needs {command}, which this server does not allow");
+            assert!(message.contains(&named) && !message.contains("Grants"), "{message}");
+        }
+        assert!(!message("ERR it is refused").contains("polylock needs"));
     }
 
     #[test]

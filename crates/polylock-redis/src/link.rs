@@ -336,7 +336,7 @@ impl Link {
         let sent_at = SystemClock.now();
         let (health, ()) = future::try_join(check, subscribe).await?;
         if self.endpoint.requires_run_id && health.run.is_none() {
-            let advice = "this user may not use INFO, so a restart of the server can't be detected: grant +info, or set \
+            let advice = "INFO is not allowed, so a restart of the server can't be detected: grant +info, or set \
                 polylock.restart=trust if every server keeps all acknowledged data";
             return Err(Cause::Unusable(Fault::Denied, advice.to_owned()));
         }

@@ -22,6 +22,8 @@ const NEEDED: &[&str] = &[
     "hset",
     "hdel",
     "hgetall",
+    // For the record of a job.
+    "hmget",
     "zadd",
     "zrem",
     "zrange",
@@ -155,6 +157,17 @@ async fn a_login_failure_names_the_remedy_and_no_secret() {
         assert!(!shown.contains("canary") && !shown.contains("can%61ry"), "{shown}");
     }
     assert_eq!(refusal(&with("app:can#ary@")).await.0, None, "a # must be encoded");
+}
+
+/// The operator has removed it with `rename-command`. The text of the server contains the first lines of a script.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_that_the_server_does_not_allow_is_named() {
+    for removed in ["EVALSHA", "SCRIPT", "TIME", "SUBSCRIBE", "HELLO"] {
+        let server = redis::start(&[&format!("rename-command {removed} \"\"")]).unwrap();
+        let (fault, text) = describe(&use_all_operations(server.url()).await.expect_err(removed));
+        let named = text.contains(&format!("polylock needs {removed}, which this server does not allow"));
+        assert!(fault == Some(Fault::Permanent) && named && !text.contains("Grants"), "{removed}: {text}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

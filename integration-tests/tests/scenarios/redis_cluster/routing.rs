@@ -106,7 +106,7 @@ async fn the_documented_rights_are_sufficient() {
     let mut rules = vec!["ACL", "SETUSER", "app", "reset", "on", ">canary", "~{rights:*", "&{rights:*"];
     rules.push("&polylock:broken:rights");
     rules.extend(
-        "+evalsha +script|load +subscribe +publish +time +info +get +set +del +exists +hget +hset +hdel +hgetall +zadd +zrem \
+        "+evalsha +script|load +subscribe +publish +time +info +get +set +del +exists +hget +hset +hdel +hgetall +hmget +zadd +zrem \
          +zrange +zrank +zscore +zremrangebyscore +pttl +pexpire +config|get +scan +ssubscribe +spublish +cluster|slots +asking"
             .split(' '),
     );
@@ -124,6 +124,7 @@ async fn the_documented_rights_are_sufficient() {
     assert_eq!(stores[1].list("").await.unwrap().len(), 1);
     guard.release().await.unwrap();
     next.await.unwrap().unwrap().release().await.unwrap();
+    assert_eq!(stores[0].once(&name).last_run().await.unwrap(), None);
     let other = super::url(cluster, "others").replace("://", "://app:canary@");
     let (fault, text) = refusal(&other).await;
     assert!(fault == Some(Fault::Denied) && text.contains("+ssubscribe"), "{fault:?}: {text}");
