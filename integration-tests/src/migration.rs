@@ -113,6 +113,7 @@ impl Fleet {
             is_dense: true,
             // The token of a hold in both stores is greater than that of its part in one of them.
             hands_over: false,
+            outlasts: false,
         };
         self.lives += 1;
         let mut process = Process::start(&self.worker, work.arguments());

@@ -105,6 +105,12 @@ impl Wanted {
         set!(self, wait(limit))
     }
 
+    /// Sets the time for which a request waits for the store, a try too.
+    #[must_use]
+    pub fn outage(self, outage: Duration) -> Self {
+        set!(self, outage(outage))
+    }
+
     /// Sets the owner.
     #[must_use]
     pub fn owner(self, owner: &OwnerId) -> Self {

@@ -212,7 +212,7 @@ func run() error {
 	}
 	process := &process{
 		client: polylock.New(urls...), name: name, seed: int64(numbers[0]), lease: lease,
-		dense: arguments[len(arguments)-1] == "true", stops: make(chan struct{}), waiting: map[string]struct{}{},
+		dense: len(arguments) > 9 && arguments[9] == "true", stops: make(chan struct{}), waiting: map[string]struct{}{},
 	}
 	var err error
 	for _, file := range []struct {

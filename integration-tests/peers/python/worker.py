@@ -248,7 +248,7 @@ def main():
             time.sleep(0.05)
     if scenario == "measure":
         return Measured(library).run()
-    process = Process(library, name, directory, int(seed), int(short) / 1000, sys.argv[11:] == ["true"])
+    process = Process(library, name, directory, int(seed), int(short) / 1000, sys.argv[11:12] == ["true"])
     print("ready", flush=True)
     for number in range(int(clients)):
         process.spawn(number, process.use)

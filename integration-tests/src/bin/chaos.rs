@@ -92,7 +92,7 @@ struct Options {
 enum Command {
     /// Print the stores, and the bugs that can be planted in each
     List,
-    /// Run all stores for a short time
+    /// Run all stores for a short time, without switch-overs
     Short {
         /// Append the results to this file
         #[arg(long)]
@@ -213,9 +213,11 @@ async fn rounds(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the configurations that run the program `worker`.
+/// Returns the configurations that run the program `worker`, and have many faults in a short run.
 fn all() -> impl Iterator<Item = &'static Configuration> {
-    CONFIGURATIONS.iter().filter(|configuration| configuration.silence.is_none())
+    CONFIGURATIONS
+        .iter()
+        .filter(|configuration| configuration.silence.is_none() && configuration.every.is_none())
 }
 
 /// Runs each configuration with its bug for at most this time.
@@ -266,6 +268,10 @@ async fn one(run: &Run, record: Option<&Path>) -> io::Result<bool> {
     println!("{name}: seed {seed}, {:?}", run.length);
     let outcome = run.run().await.map_err(|Missing(why)| io::Error::other(why))?;
     println!("{}", outcome.record);
+    if run.configuration.outlasts {
+        let waits = outcome.observed.sections.iter().map(|it| it.acquired.saturating_sub(it.invoked));
+        println!("{name}: the longest wait took {:.1?}", Duration::from_nanos(waits.max().unwrap_or(0)));
+    }
     if let Some(path) = record {
         record::append(path, &outcome.record)?;
     }

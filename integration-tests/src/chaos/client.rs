@@ -1,14 +1,15 @@
 //! The clients of one process. Each acquires, holds and releases locks in turn, in all the ways that programs do, and writes its history
 //! to files that survive the process.
 
+mod candidate;
 mod files;
 pub(super) mod handover;
+mod work;
 
 use std::{
     collections::BTreeSet,
     fmt,
     io::{self, Write},
-    path::PathBuf,
     pin::pin,
     process::id,
     sync::{
@@ -24,8 +25,11 @@ use polylock::{Error, Locks, LostReason, Mode, OwnerId, Progress};
 use polylock_core::{Clock, Moment, SystemClock, sync::lock};
 use polylock_testkit::history::{Attempt, Recorder};
 
-pub use self::files::{FILES, STALL};
 use self::files::{Files, note_stalls};
+pub use self::{
+    files::{FILES, STALL},
+    work::Work,
+};
 use super::planted::ClientBug;
 use crate::{
     clock::{now, pause},
@@ -57,6 +61,9 @@ const MANY: usize = 32;
 /// The number of clients from which they delay others.
 pub const LOAD: usize = 100;
 
+/// A try with this outage waits for the store for longer than any fault lasts.
+const OUTAGE: Duration = Duration::from_secs(60);
+
 /// The number of tries of each client of a rush.
 const TRIES: usize = 4;
 
@@ -75,49 +82,6 @@ fn many(number: usize) -> String {
 #[must_use]
 pub fn has_recipes(name: &str) -> bool {
     name != CROWDED && !name.contains('/')
-}
-
-/// The part of a process in a run.
-#[derive(Debug, Clone)]
-pub struct Work {
-    /// The URL of the store, through the proxies of this process.
-    pub url: String,
-    /// The directory of the histories.
-    pub directory: PathBuf,
-    /// The name of the process, unique in the run.
-    pub name: String,
-    /// The seed of its decisions.
-    pub seed: u64,
-    /// The number of its clients.
-    pub clients: usize,
-    /// A short lease and a long one, in milliseconds; equal if the store has a single one.
-    pub leases: (u64, u64),
-    /// The bug of its clients.
-    pub bug: Option<ClientBug>,
-    /// True for many short sections, on many locks.
-    pub is_dense: bool,
-    /// True if holds are left to other processes, and broken by them.
-    pub hands_over: bool,
-}
-
-impl Work {
-    /// Returns the arguments of the program `worker`.
-    #[must_use]
-    pub fn arguments(&self) -> Vec<String> {
-        let (short, long) = self.leases;
-        let numbers = [self.seed, self.clients as u64, short, long].map(|number| number.to_string());
-        let words = ["chaos", &self.url, &self.name].map(str::to_owned).into_iter();
-        let directory = self.directory.display().to_string();
-        words
-            .chain([directory])
-            .chain(numbers)
-            .chain([
-                self.bug.map_or("", ClientBug::name).to_owned(),
-                self.is_dense.to_string(),
-                self.hands_over.to_string(),
-            ])
-            .collect()
-    }
 }
 
 /// Uses the store until a line `stop` arrives. A line `crowd N` makes N more clients wait for one lock, and `rush N` makes N more clients
@@ -286,7 +250,11 @@ impl Client {
             if self.can_hand_over() && self.random.u8(..64) == 0 {
                 self.meddle().await;
             }
-            if role == Role::Holder { self.long_section().await } else { self.section().await }
+            match role {
+                Role::Holder if self.random.u8(..4) == 0 => self.campaign().await,
+                Role::Holder => self.long_section().await,
+                _ => self.section().await,
+            }
         }
     }
 
@@ -303,9 +271,14 @@ impl Client {
 
     async fn long_section(&mut self) {
         let name = LONG[self.random.usize(..LONG.len())];
-        let lasts = between(&mut self.random, 50..4000);
-        let end = if self.random.bool() { End::Release } else { End::Drop };
+        let (lasts, end) = self.long_hold();
         self.hold(name, Mode::Exclusive, Way::Wait, lasts, end).await;
+    }
+
+    /// Draws the length of a long hold, and its end.
+    fn long_hold(&mut self) -> (Duration, End) {
+        let lasts = between(&mut self.random, 50..4000);
+        (lasts, if self.random.bool() { End::Release } else { End::Drop })
     }
 
     async fn section(&mut self) {
@@ -321,7 +294,8 @@ impl Client {
         let is_shared = random.u8(..3) == 0 && modes.contains(Mode::Shared);
         let mode = if is_shared { Mode::Shared } else { Mode::Exclusive };
         let way = match random.u8(..12) {
-            0 | 1 => Way::Try,
+            0 => Way::Try,
+            1 => Way::Outlast(OUTAGE),
             2..=7 => Way::Wait,
             8 | 9 => Way::WaitFor(between(random, 1..1500)),
             _ => Way::Drop(random.u32(0..12), between(random, 1..300)),
@@ -345,9 +319,18 @@ impl Client {
 
     /// Acquires, holds and releases the lock, by a request with an owner of its own.
     async fn hold(&mut self, name: &str, mode: Mode, way: Way, lasts: Duration, end: End) {
-        self.requests += 1;
-        let owner = OwnerId::sanitized(&format!("{}-{}:{}", self.name, self.requests, id()));
+        let owner = self.new_owner();
         self.request(&owner, (name, mode), way, lasts, end).await;
+        self.ended(&owner);
+    }
+
+    fn new_owner(&mut self) -> OwnerId {
+        self.requests += 1;
+        OwnerId::sanitized(&format!("{}-{}:{}", self.name, self.requests, id()))
+    }
+
+    /// Notes that all requests of this owner have ended, and their holds.
+    fn ended(&self, owner: &OwnerId) {
         self.process.files.write(4, format_args!("{} {owner}", now().as_nanos()));
     }
 
@@ -393,7 +376,13 @@ impl Client {
             Ok(Some(held)) => self.held(held, attempt, lasts, end).await,
             Ok(None) => {}
             Err(error) => {
-                if !error.is_temporary() && !error.is_not_acquired() {
+                // One with a time limit ends then, also while the store is unavailable.
+                let may_end = match way {
+                    Way::Try | Way::WaitFor(_) => true,
+                    Way::Outlast(_) => false,
+                    _ => !process.work.outlasts,
+                };
+                if !(error.is_not_acquired() || may_end && error.is_temporary()) {
                     process.files.error(&self.name, &error);
                 }
                 pause(between(&mut self.random, 5..50)).await;
@@ -439,8 +428,13 @@ impl Client {
         // After these, the lock is not free at once: it counts as that of a client that has died.
         section.open |= matches!(end, End::LeaveToExpire | End::ReleaseAfter(_));
         process.files.section(&section);
-        // A failed release is repeated in the background.
-        finish(held, end, &mut self.random).await.ok();
+        match finish(held, end, &mut self.random).await {
+            // The loss, or a release that the store has not confirmed by the end of the lease.
+            Err(error) if !error.is_temporary() && error.lost().is_none() => {
+                process.files.error(&self.name, &error)
+            }
+            _ => {}
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use super::{
     plan::{Action, Kind, LONGEST_STEP},
     site::Applied,
 };
-use crate::simulation::network::nanos;
+use crate::{servers::pair::SwitchOver, simulation::network::nanos};
 
 /// The least time for which many clients delay others. A killed process does not note the end of theirs.
 const LOAD_LASTS: Duration = Duration::from_secs(5);
@@ -30,7 +30,10 @@ impl Disturbances {
         let faults = faults.map(|fault| match fault.action {
             // Its locks, and those that it is granted by its last messages, expire.
             Action::KillClient(_) => (fault.from, fault.to.saturating_add(of_dead)),
-            Action::KillServer(_) | Action::RestoreServer(_) | Action::FillDisk(_)
+            Action::KillServer(_)
+            | Action::RestoreServer(_)
+            | Action::FillDisk(_)
+            | Action::SwitchOver(SwitchOver { kills: true, .. })
                 if configuration.restores =>
             {
                 (fault.from, fault.to.saturating_add(lease))
@@ -41,7 +44,8 @@ impl Disturbances {
             | Action::KillServer(_)
             | Action::StartOtherwise { .. }
             | Action::RestoreServer(_)
-            | Action::FillDisk(_) => (fault.from, fault.to.saturating_add(nanos(configuration.election))),
+            | Action::FillDisk(_)
+            | Action::SwitchOver(_) => (fault.from, fault.to.saturating_add(nanos(configuration.election))),
             _ => (fault.from, fault.to),
         });
         Self::sorted(faults.chain(observed.stalls.values().flatten().copied()).collect())

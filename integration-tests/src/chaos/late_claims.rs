@@ -30,7 +30,9 @@ pub(super) fn late_claims<'o>(
         let is_excused = observed.applied.iter().any(|fault| {
             let excuses = match fault.action.kind() {
                 Kind::ServerStop => true,
-                Kind::ServerKill | Kind::OldSnapshot | Kind::FullDisk => configuration.restores,
+                Kind::ServerKill | Kind::OldSnapshot | Kind::FullDisk | Kind::SwitchOver => {
+                    configuration.restores
+                }
                 _ => false,
             };
             excuses && fault.to > ended && fault.from < *at

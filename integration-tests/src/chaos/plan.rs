@@ -6,6 +6,7 @@ use fastrand::Rng;
 
 use crate::{
     proxy::{Direction, End, Flow},
+    servers::pair::{Gap, SwitchOver},
     simulation::plan::{between, stream},
 };
 
@@ -110,6 +111,8 @@ pub enum Kind {
     OldSnapshot,
     /// A server is started again with another clock, after a time without durability, or with a copy of another one's data.
     ChangedStart,
+    /// Another server takes over the role of the one that accepts the writes, and none accepts them in between.
+    SwitchOver,
 }
 
 impl Kind {
@@ -120,7 +123,7 @@ impl Kind {
     pub const RUSHED: &[Self] = Self::ALL.split_at(11).0;
 
     /// All kinds.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::ClientStop,
         Self::ClientKill,
         Self::ServerStop,
@@ -136,6 +139,7 @@ impl Kind {
         Self::FullDisk,
         Self::OldSnapshot,
         Self::ChangedStart,
+        Self::SwitchOver,
     ];
 
     /// Returns its name in the record.
@@ -157,6 +161,7 @@ impl Kind {
             Self::FullDisk => "full disk",
             Self::OldSnapshot => "old snapshot",
             Self::ChangedStart => "changed start",
+            Self::SwitchOver => "switch-over",
         }
     }
 
@@ -206,6 +211,8 @@ pub enum Action {
         /// What is different.
         change: Change,
     },
+    /// The primary changes in this way.
+    SwitchOver(SwitchOver),
     /// The wall clock of the server is set ahead by this time, or back.
     StepClock {
         /// The server.
@@ -256,6 +263,7 @@ impl Action {
             Self::FillDisk(_) => Kind::FullDisk,
             Self::RestoreServer(_) => Kind::OldSnapshot,
             Self::StartOtherwise { .. } => Kind::ChangedStart,
+            Self::SwitchOver(_) => Kind::SwitchOver,
             Self::StepClock { .. } => Kind::ClockStep,
         }
     }
@@ -298,6 +306,7 @@ impl fmt::Display for Action {
             Self::StartOtherwise { server, change: Change::CopyOf(other) } => {
                 write!(f, "server {server} is started with the data of server {other}")
             }
+            Self::SwitchOver(how) => write!(f, "{how}"),
             Self::StepClock { server, is_ahead, by } => {
                 let way = if *is_ahead { "ahead" } else { "back" };
                 write!(f, "the clock of server {server} is set {way} by {by:?}")
@@ -373,7 +382,10 @@ pub fn draw_every(
     let mut random = stream(seed, &[0]);
     let mut fault = |at| {
         let kind = kinds[random.usize(..kinds.len())];
-        let lasts = every.mul_f64(0.1 + 0.6 * random.f64());
+        let lasts = match kind {
+            Kind::SwitchOver => draw_length(&mut random, kind),
+            _ => every.mul_f64(0.1 + 0.6 * random.f64()),
+        };
         let action = match draw_action(&mut random, kind, servers, Large::default()) {
             Action::StopServers { first, .. } => Action::StopServers { first, count: 1 },
             action => action,
@@ -389,6 +401,7 @@ fn draw_length(random: &mut Rng, kind: Kind) -> Duration {
     match random.u8(..8) {
         // A claim has to be late for its request to have ended, which repeats it after its time limit.
         3.. if is_late => between(random, 2000..5000),
+        _ if kind == Kind::SwitchOver => between(random, 2000..10_000),
         0 | 1 => between(random, 1..60),
         2..=5 => between(random, 60..900),
         _ => between(random, 900..3000),
@@ -431,6 +444,10 @@ fn draw_action(random: &mut Rng, kind: Kind, servers: usize, large: Large) -> Ac
                 _ => Change::CopyOf((route.server + random.usize(1..servers.max(2))) % servers.max(1)),
             };
             Action::StartOtherwise { server: route.server, change }
+        }
+        Kind::SwitchOver => {
+            let gap = if random.bool() { Gap::ReadOnly } else { Gap::Silence };
+            Action::SwitchOver(SwitchOver { gap, kills: random.bool() })
         }
         Kind::ClockStep => {
             let (is_ahead, by) = (random.bool(), between(random, 100..LONGEST_STEP_MS));

@@ -141,6 +141,7 @@ impl Run {
             bug: if let Some(Bug::Client(bug)) = self.planted { Some(bug) } else { None },
             is_dense: false,
             hands_over: true,
+            outlasts: configuration.outlasts,
         };
         let site = tokio::task::block_in_place(|| Site::start(own, work, self.density, &self.worker));
         let plan = self.plan(site.server_count());

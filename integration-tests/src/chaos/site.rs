@@ -21,7 +21,7 @@ use crate::{
     process::Process,
     proxy::{BOTH, Flow, Proxy},
     servers::{PrivateServer, redis, redlock},
-    targets::{Own, route},
+    targets::Own,
 };
 
 /// The time in which a process opens the store while faults happen.
@@ -93,7 +93,7 @@ impl Site {
         };
         site.servers = site.all().iter().map(|_| Mutex::default()).collect();
         for number in 0..PROCESSES {
-            let (proxies, url) = route(site.all(), &site.url);
+            let (proxies, url) = site.own.servers.route(&site.url);
             site.proxies.push(proxies);
             let process = site.launch(number, &url);
             site.processes.push(Mutex::new(Member { number, url, process }));
@@ -240,6 +240,15 @@ impl Site {
                         during(&|| own.kill(), &|| own.restore_from(&self.all()[other]));
                     }
                 }
+            }
+            Action::SwitchOver(how) => {
+                let Some(_turn) = idle(&self.killing) else { return };
+                let entry = self.note_begin(fault.action);
+                self.own.servers.switch_over(how, &|| {
+                    clock::within(fault.lasts, || false);
+                });
+                lock(&self.applied)[entry].to = now().as_nanos();
+                self.own.servers.rejoin();
             }
             Action::StepClock { server, is_ahead, by } => {
                 let Some(_turn) = idle(&self.servers[server]) else { return };

@@ -247,7 +247,9 @@ impl Place<'_> {
 
     /// Returns a counter of the commands that the servers receive, and the URL that it needs; `None` if there is no server.
     fn counter(&self) -> Result<Option<(Counter<'_>, String)>, String> {
-        if let Servers::Services { store, .. } = &self.own.servers {
+        if let Servers::Services { store, .. } = &self.own.servers
+            && let Servers::One(store) = &**store
+        {
             return Ok(Some((Counter::Postgres(store), self.url.to_owned())));
         }
         let servers = self.own.servers.all();

@@ -9,6 +9,7 @@
 //! - Private servers, which a test may kill, restart, freeze and thaw: [`postgres::start`], [`mariadb::start`], [`pgbouncer::start`], [`redis::start`],
 //!   [`valkey::start`], [`zookeeper::start`], [`zookeeper::ensemble`], [`redlock::start`], [`redis_cluster::start`],
 //!   [`redis_sentinel::start`], [`azurite::start`] return one [`PrivateServer`], or several.
+//! - Pairs of servers behind one address, which change their roles in a switch-over: [`pair::postgres`], [`pair::mariadb`], [`pair::redis`].
 //!
 //! Servers are started from installed programs, on a free port of 127.0.0.1, and have replied in their protocol when
 //! they are returned. A program that is not installed is [`Missing`]; one that does not start causes a panic with its log.
@@ -30,6 +31,7 @@ mod installed;
 mod keeper;
 pub mod lock_service;
 pub mod mariadb;
+pub mod pair;
 pub mod pgbouncer;
 pub mod postgres;
 mod private;

@@ -65,10 +65,8 @@ impl ServerKind for Postgres {
                 ["-D", "data", "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"];
             keeper.run_as_user([initdb.as_str()].iter().chain(&cluster));
         });
-        // System V memory outlives a killed server, and there are few such segments.
-        let file = keeper.file("data/postmaster.pid");
-        let segment = format!("sed -n '7s/.* //p' {file} 2>/dev/null | xargs -r ipcrm -m");
-        keeper.finally(["sh", "-c", &segment]);
+        let free = free_memory_command(keeper);
+        keeper.finally(&free);
 
         let mut command = vec![postgres.display().to_string(), "-D".to_owned(), keeper.file("data")];
         let mut set = |setting: &str| command.extend(["-c".to_owned(), setting.to_owned()]);
@@ -105,6 +103,19 @@ pub(super) async fn data_directory(url: &str) -> sqlx::Result<String> {
     let row = connection.fetch_one(sqlx::raw_sql("SHOW data_directory")).await?;
     connection.close().await?;
     row.try_get(0)
+}
+
+/// Frees the memory of a server that was killed, and will not use its data directory again.
+pub(super) fn free_memory(keeper: &mut Keeper) {
+    let free = free_memory_command(keeper);
+    keeper.run_as_user(&free);
+}
+
+/// System V memory outlives a killed server, and there are few such segments.
+fn free_memory_command(keeper: &Keeper) -> [String; 3] {
+    let file = keeper.file("data/postmaster.pid");
+    let segment = format!("sed -n '7s/.* //p' {file} 2>/dev/null | xargs -r ipcrm -m");
+    ["sh".to_owned(), "-c".to_owned(), segment]
 }
 
 /// Returns the directories of Debian and Red Hat, older versions first.

@@ -3,7 +3,7 @@
 use std::ops::Deref;
 
 use polylock_testkit::Missing;
-use redis::{FromRedisValue, RedisResult};
+use redis::{FromRedisValue, InfoDict, RedisResult};
 
 use super::{
     private::{self, Failure, PrivateServer, Server, blocking},
@@ -72,6 +72,56 @@ impl Watched {
         let first = *ports.first()?;
         ports.iter().all(|port| *port == first).then_some(first)
     }
+
+    /// Lets the Sentinels make the replica the primary, without the loss of a write: the former primary refuses all writes before. Calls `wait`
+    /// while it does, and returns when the next primary accepts writes.
+    ///
+    /// # Panics
+    /// If a server refuses, or the Sentinels do not replace the primary.
+    pub fn switch_over(&self, wait: &dyn Fn()) {
+        let primary = self.blocking(async { Ok(self.primary().await) });
+        let [first, second] = &self.servers;
+        let (former, next) = if primary == Some(second.port()) { (second, first) } else { (first, second) };
+        self.blocking(async {
+            // It has one replica. To delay the writes instead would delay the Sentinels, too, which write to a channel.
+            ask::<()>(former, &["CONFIG", "SET", "min-replicas-to-write", "2"]).await?;
+            let written = replication::<u64>(former, "master_repl_offset").await;
+            clock::until("the replica has everything", async || {
+                written.is_some() && replication(next, "slave_repl_offset").await >= written
+            })
+            .await;
+            Ok(())
+        });
+        wait();
+        self.blocking(async {
+            clock::until("a Sentinel agrees", async || {
+                ask::<()>(&self.sentinels[0], &["SENTINEL", "FAILOVER", NAME]).await.is_ok()
+            })
+            .await;
+            clock::until("a failover", async || self.primary().await == Some(next.port())).await;
+            // The Sentinels would do that after some seconds: its clients notice that they have to look for another primary.
+            ask::<()>(former, &["REPLICAOF", "127.0.0.1", &next.port().to_string()]).await?;
+            for kind in ["normal", "pubsub"] {
+                ask::<()>(former, &["CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes"]).await?;
+            }
+            clock::until("the former primary is a replica", async || {
+                replication::<String>(former, "master_link_status").await.as_deref() == Some("up")
+            })
+            .await;
+            ask(former, &["CONFIG", "SET", "min-replicas-to-write", "0"]).await
+        })
+    }
+
+    fn blocking<T: Send>(&self, future: impl Future<Output = RedisResult<T>> + Send) -> T {
+        let done = blocking(future).and_then(|done| done.map_err(|error| error.to_string()));
+        done.unwrap_or_else(|why| panic!("a switch-over of {self:?}: {why}\n{}", self.sentinels[0].log()))
+    }
+}
+
+/// Returns a value that the server knows of its replication.
+async fn replication<T: FromRedisValue>(server: &PrivateServer, key: &str) -> Option<T> {
+    let info: RedisResult<InfoDict> = ask(server, &["INFO", "replication"]).await;
+    info.ok()?.get(key)
 }
 
 fn start_or_fail(settings: &[&str], watching: &[&str], tls: Tls) -> Result<Watched, Failure> {

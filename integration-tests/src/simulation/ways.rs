@@ -23,6 +23,8 @@ pub const SHORTEST_PARK: Duration = Duration::from_millis(100);
 pub enum Way {
     /// One try.
     Try,
+    /// One try, which waits for the store for this time.
+    Outlast(Duration),
     /// Without a time limit.
     Wait,
     /// With a time limit.
@@ -71,6 +73,7 @@ pub enum Passing {
 pub async fn acquire(lock: Wanted, way: Way) -> Result<Option<Held>> {
     match way {
         Way::Try => lock.try_acquire().await,
+        Way::Outlast(outage) => lock.outage(outage).try_acquire().await,
         Way::Wait => lock.acquire().await.map(Some),
         Way::WaitFor(limit) => match lock.wait(limit).acquire().await {
             Err(error) if error.is_not_acquired() => Ok(None),

@@ -9,12 +9,16 @@ use tokio::task::block_in_place;
 
 use super::namespace::{
     Namespace, PESSIMISTIC, blobs_of, file, keys_of, nodes_of, nodes_with, path_of, services_of, sessions_of,
-    tables_of,
+    tables_of, watched_by,
 };
 use crate::{
     proxy::Proxy,
     servers::{
-        PrivateServer, Server, azurite, lock_service, mariadb, postgres, redis, redlock, valkey,
+        PrivateServer, Server, azurite, lock_service, mariadb,
+        pair::{self, Pair, SwitchOver},
+        postgres, redis,
+        redis_sentinel::{self, Watched},
+        redlock, valkey,
         zookeeper::{self, Ensemble},
     },
 };
@@ -37,14 +41,18 @@ pub enum Servers {
     One(PrivateServer),
     /// Independent ones.
     Nodes(Vec<PrivateServer>),
+    /// Two servers behind one address, which change their roles.
+    Pair(Pair),
+    /// Redis servers that Sentinels watch.
+    Watched(Watched),
     /// A ZooKeeper ensemble.
     Ensemble(Ensemble),
     /// Lock services in front of one store.
     Services {
         /// The services.
         services: Vec<PrivateServer>,
-        /// The server of the store.
-        store: PrivateServer,
+        /// The servers of the store.
+        store: Box<Servers>,
         /// The namespace in it.
         tables: Box<Namespace>,
     },
@@ -69,9 +77,62 @@ impl Servers {
             Self::None => &[],
             Self::One(server) => std::slice::from_ref(server),
             Self::Nodes(nodes) => nodes,
+            Self::Pair(pair) => pair.members(),
+            Self::Watched(watched) => &watched.servers,
             Self::Ensemble(ensemble) => ensemble.members(),
             Self::Services { services, .. } => services,
         }
+    }
+
+    /// Returns proxies in front of the addresses of these servers, which are in `url`, and the URL through them.
+    #[must_use]
+    pub fn route(&self, url: &str) -> (Vec<Proxy>, String) {
+        match self {
+            Self::Pair(pair) => route_to([pair.port()], url),
+            // The clients connect to the address that the Sentinels name.
+            Self::Watched(_) => (Vec::new(), url.to_owned()),
+            _ => route(self.all(), url),
+        }
+    }
+
+    /// Ends the role of the server that accepts the writes. Calls `wait` while none accepts them, and returns when one does: the other one
+    /// of two, the next leader of an ensemble, or the same one if there is no other. [`rejoin`](Self::rejoin) must follow.
+    ///
+    /// # Panics
+    /// If a server refuses.
+    pub fn switch_over(&self, how: SwitchOver, wait: &dyn Fn()) {
+        match self {
+            Self::Pair(pair) => pair.switch_over(how, wait),
+            Self::Watched(watched) => watched.switch_over(wait),
+            Self::Services { store, .. } => store.switch_over(how, wait),
+            Self::Ensemble(ensemble) => interrupt(&ensemble.members()[ensemble.leader()], how, wait),
+            _ => self.all().iter().take(1).for_each(|server| interrupt(server, how, wait)),
+        }
+    }
+
+    /// Completes a switch-over while clients go on: the former primary becomes the standby.
+    ///
+    /// # Panics
+    /// If a server refuses.
+    pub fn rejoin(&self) {
+        match self {
+            Self::Pair(pair) => pair.rejoin(),
+            Self::Services { store, .. } => store.rejoin(),
+            _ => {}
+        }
+    }
+}
+
+/// Kills or stops the server for a while.
+fn interrupt(server: &PrivateServer, how: SwitchOver, wait: &dyn Fn()) {
+    if how.kills {
+        server.kill();
+        wait();
+        server.restart();
+    } else {
+        server.freeze();
+        wait();
+        server.thaw();
     }
 }
 
@@ -129,10 +190,23 @@ pub fn own_with(target: &str, settings: &[&str], keys: &str) -> Result<Own, Miss
         }
         "http_postgres" => {
             let store = postgres::start(settings)?;
-            let tables = Box::new(tables_of(&store, "postgres")?);
-            let services = lock_service::start(2, tables.url())?;
-            let urls = services.iter().map(|service| service.url());
-            Ok(Own { namespace: services_of(urls)?, servers: Servers::Services { services, store, tables } })
+            let tables = tables_of(&store, "postgres")?;
+            in_front_of(Servers::One(store), tables)
+        }
+        "http_postgres_standby" => {
+            let store = pair::postgres(settings)?;
+            let mut tables = tables_of(&store, "postgres")?;
+            tables.url = format!("{}&{keys}", tables.url);
+            in_front_of(Servers::Pair(store), tables)
+        }
+        "postgres_standby" => behind(pair::postgres(settings), |pair| tables_of(pair, "postgres")),
+        "mariadb_replica" => behind(pair::mariadb(settings), |pair| tables_of(pair, "mysql")),
+        "redis_replica" => behind(pair::redis(settings), |pair| keys_of(pair, "redis")),
+        "redis_sentinel" => {
+            // Without another reason, they replace no primary while its writes are paused.
+            let watching = format!("sentinel down-after-milliseconds {} 60000", redis_sentinel::NAME);
+            let watched = redis_sentinel::start(settings, &[&watching])?;
+            Ok(Own { namespace: watched_by(&watched)?, servers: Servers::Watched(watched) })
         }
         "azure" => of(azurite::start(settings), blobs_of),
         _ => Err(Missing(format!("the target {target:?} has no servers of its own"))),
@@ -143,14 +217,35 @@ pub fn own_with(target: &str, settings: &[&str], keys: &str) -> Result<Own, Miss
     Ok(own)
 }
 
+/// A store in a pair of servers.
+fn behind(
+    pair: Result<Pair, Missing>,
+    namespace: fn(&Server) -> Result<Namespace, Missing>,
+) -> Result<Own, Missing> {
+    let pair = pair?;
+    Ok(Own { namespace: namespace(&pair)?, servers: Servers::Pair(pair) })
+}
+
+/// Lock services in front of these tables.
+fn in_front_of(store: Servers, tables: Namespace) -> Result<Own, Missing> {
+    let services = lock_service::start(2, tables.url())?;
+    let namespace = services_of(services.iter().map(|service| service.url()))?;
+    let (store, tables) = (Box::new(store), Box::new(tables));
+    Ok(Own { namespace, servers: Servers::Services { services, store, tables } })
+}
+
 /// Returns proxies in front of these servers, which are in `url`, and the URL through them.
 #[must_use]
 pub fn route<'s>(servers: impl IntoIterator<Item = &'s PrivateServer>, url: &str) -> (Vec<Proxy>, String) {
+    route_to(servers.into_iter().map(PrivateServer::port), url)
+}
+
+fn route_to(ports: impl IntoIterator<Item = u16>, url: &str) -> (Vec<Proxy>, String) {
     let start = if url.starts_with("az:") { Proxy::to_http } else { Proxy::to };
     let (mut proxies, mut url) = (Vec::new(), url.to_owned());
-    for server in servers {
-        let proxy = start(server.port());
-        url = url.replace(&format!("127.0.0.1:{}", server.port()), &proxy.address().to_string());
+    for port in ports {
+        let proxy = start(port);
+        url = url.replace(&format!("127.0.0.1:{port}"), &proxy.address().to_string());
         proxies.push(proxy);
     }
     (proxies, url)

@@ -9,8 +9,8 @@ use polylock_integration_tests::chaos::{
 
 use crate::task::Task;
 
-/// `chaos URL NAME DIRECTORY SEED CLIENTS SHORT LONG BUG DENSE HANDS_OVER`: uses the store until a line `stop` arrives. NAME is the name of the process;
-/// SHORT and LONG are leases in milliseconds; DENSE and HANDS_OVER are `true` or `false`.
+/// `chaos URL NAME DIRECTORY SEED CLIENTS SHORT LONG BUG DENSE HANDS_OVER OUTLASTS`: uses the store until a line `stop` arrives. NAME is the name of the process;
+/// SHORT and LONG are leases in milliseconds; the last three are `true` or `false`.
 pub(crate) async fn run(task: &Task) {
     let work = Work {
         url: task.url.clone(),
@@ -22,6 +22,7 @@ pub(crate) async fn run(task: &Task) {
         bug: ClientBug::named(task.text(5)),
         is_dense: task.text(6) == "true",
         hands_over: task.text(7) == "true",
+        outlasts: task.text(8) == "true",
     };
     // Longer than all leases of dead clients.
     let patience = Duration::from_millis(3 * work.leases.1) + Duration::from_secs(15);
