@@ -134,7 +134,7 @@ pub struct CodeBug {
 }
 
 /// The bugs in the code.
-pub static CODE: [CodeBug; 4] = [
+pub static CODE: [CodeBug; 6] = [
     CodeBug {
         name: "claims-first",
         meaning: "claims go before releases, and releases before renewals",
@@ -158,6 +158,18 @@ pub static CODE: [CodeBug; 4] = [
         meaning: "the votes of a server with its data count at once after a restart",
         configuration: "redlock3_starts",
         mutant: "Redlock: a server with its data counts at once after a restart",
+    },
+    CodeBug {
+        name: "standby-is-final",
+        meaning: "a request ends when a standby refuses its write, instead of waiting for the promotion",
+        configuration: "postgres_standby",
+        mutant: "PostgreSQL: a write to a replica is a lack of rights",
+    },
+    CodeBug {
+        name: "impatient-try",
+        meaning: "a try with an outage of its own ends with the first error",
+        configuration: "redis_replica",
+        mutant: "a try with an outage of its own fails with the first error",
     },
 ];
 

@@ -124,19 +124,26 @@ impl Pair {
     /// If a server refuses.
     pub fn switch_over(&self, how: SwitchOver, wait: &dyn Fn()) {
         let [primary, standby] = self.by_role();
-        let is_silent = how.gap == Gap::Silence;
-        if is_silent {
+        if how.gap == Gap::Silence {
             self.address.set_both(Flow::Drop);
-        }
-        let read_only = self.roles.resign(primary, standby, how.kills);
-        self.lead_to(read_only, !is_silent);
-        wait();
-        self.roles.promote(standby);
-        if is_silent {
+            // A server that is about to end would wait for the first bytes of new connections.
+            self.redirect_to(standby);
+            self.roles.resign(primary, standby, how.kills);
+            wait();
+            self.roles.promote(standby);
             self.address.set_both(Flow::Pass);
-        }
-        if is_silent || !ptr::eq(read_only, standby) {
-            self.lead_to(standby, true);
+            self.address.cut(End::Reset);
+        } else {
+            let read_only = self.roles.resign(primary, standby, how.kills);
+            self.redirect_to(read_only);
+            self.address.cut(End::Reset);
+            wait();
+            self.roles.promote(standby);
+            // Connections with a standby outlive its promotion.
+            if !ptr::eq(read_only, standby) {
+                self.redirect_to(standby);
+                self.address.cut(End::Reset);
+            }
         }
         self.is_switched.fetch_xor(true, SeqCst);
     }
@@ -156,12 +163,9 @@ impl Pair {
         if self.is_switched.load(SeqCst) { [second, first] } else { [first, second] }
     }
 
-    /// Moves the address, and ends the connections with the former server unless nobody is to notice.
-    fn lead_to(&self, server: &PrivateServer, ends_connections: bool) {
+    /// Leads new connections to this server.
+    fn redirect_to(&self, server: &PrivateServer) {
         self.address.redirect_to(([127, 0, 0, 1], server.port()).into());
-        if ends_connections {
-            self.address.cut(End::Reset);
-        }
     }
 }
 

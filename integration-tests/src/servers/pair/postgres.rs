@@ -12,11 +12,15 @@ use crate::{
     servers::{keeper, postgres as server, private::PrivateServer},
 };
 
+/// Without the statements that fail while the standby is read-only, which are many.
+const SHORT_LOG: &str = "log_min_messages=fatal";
+
 #[derive(Debug)]
 pub(super) struct Postgres;
 
 pub(super) fn start(settings: &[&str]) -> Result<[PrivateServer; 2], Missing> {
-    let [primary, standby] = [server::start(settings)?, server::start(settings)?];
+    let settings = [&[SHORT_LOG], settings].concat();
+    let [primary, standby] = [server::start(&settings)?, server::start(&settings)?];
     Postgres.follow(&standby, &primary);
     Ok([primary, standby])
 }
