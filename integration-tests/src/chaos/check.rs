@@ -219,6 +219,7 @@ mod tests {
         super::{configuration, plan::Action, site::Applied},
         *,
     };
+    use crate::servers::pair::{Gap, SwitchOver};
 
     const S: u64 = 1_000_000_000;
 
@@ -251,6 +252,19 @@ mod tests {
         observed.applied.clear();
         observed.stalls.insert("p1.1".to_owned(), vec![(5 * S, 7 * S)]);
         assert_eq!(kinds(&observed), [""; 0]);
+    }
+
+    #[test]
+    fn a_lock_is_granted_after_a_switch_over_at_once_unless_releases_may_be_undone() {
+        let sections = vec![section("p0.0.0", 0..S, 2 * S), section("p1.1.0", S..12 * S, 13 * S)];
+        let kinds_after = |store, kills| {
+            let action = Action::SwitchOver(SwitchOver { gap: Gap::ReadOnly, kills });
+            let applied = vec![Applied { action, from: 3 * S, to: 5 * S }];
+            kinds_on(store, &Observed { sections: sections.clone(), applied, ..Observed::default() })
+        };
+        assert_eq!(kinds_after("postgres_standby", false), ["idle"]);
+        assert_eq!(kinds_after("postgres_standby", true), [""; 0]);
+        assert_eq!(kinds_after("mariadb_replica", true), ["idle"]);
     }
 
     #[test]

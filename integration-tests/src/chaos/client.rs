@@ -283,6 +283,7 @@ impl Client {
 
     async fn section(&mut self) {
         let modes = self.process.locks.capabilities().modes;
+        let outlasts = self.process.work.outlasts;
         let random = &mut self.random;
         let is_dense = self.process.work.is_dense && random.u8(..16) > 0;
         let is_rare = random.u8(..4) == 0;
@@ -296,6 +297,8 @@ impl Client {
         let way = match random.u8(..12) {
             0 => Way::Try,
             1 => Way::Outlast(OUTAGE),
+            // Otherwise most clients wait for a lock when the store becomes unavailable.
+            2..=4 if outlasts => Way::Outlast(OUTAGE),
             2..=7 => Way::Wait,
             8 | 9 => Way::WaitFor(between(random, 1..1500)),
             _ => Way::Drop(random.u32(0..12), between(random, 1..300)),

@@ -1,6 +1,6 @@
 //! A Redis primary with a replica, and three Sentinels that watch it under the name [`NAME`].
 
-use std::ops::Deref;
+use std::{ops::Deref, time::Duration};
 
 use polylock_testkit::Missing;
 use redis::{FromRedisValue, InfoDict, RedisResult};
@@ -94,11 +94,16 @@ impl Watched {
         });
         wait();
         self.blocking(async {
-            clock::until("a Sentinel agrees", async || {
-                ask::<()>(&self.sentinels[0], &["SENTINEL", "FAILOVER", NAME]).await.is_ok()
-            })
-            .await;
-            clock::until("a failover", async || self.primary().await == Some(next.port())).await;
+            let (limit, mut asked) = (clock::now() + clock::TIMEOUT, None);
+            while self.primary().await != Some(next.port()) {
+                assert!(clock::now() < limit, "no failover within {:?}", clock::TIMEOUT);
+                // One that takes too long is given up by the Sentinels.
+                if asked.is_none_or(|at| clock::now().since(at) > FAILOVER) {
+                    let accepted = ask::<()>(&self.sentinels[0], &["SENTINEL", "FAILOVER", NAME]).await;
+                    asked = accepted.is_ok().then(clock::now);
+                }
+                clock::pause(Duration::from_millis(5)).await;
+            }
             // The Sentinels would do that after some seconds: its clients notice that they have to look for another primary.
             ask::<()>(former, &["REPLICAOF", "127.0.0.1", &next.port().to_string()]).await?;
             for kind in ["normal", "pubsub"] {
@@ -117,6 +122,9 @@ impl Watched {
         done.unwrap_or_else(|why| panic!("a switch-over of {self:?}: {why}\n{}", self.sentinels[0].log()))
     }
 }
+
+/// The time in which the Sentinels replace a primary on request.
+const FAILOVER: Duration = Duration::from_secs(10);
 
 /// Returns a value that the server knows of its replication.
 async fn replication<T: FromRedisValue>(server: &PrivateServer, key: &str) -> Option<T> {
