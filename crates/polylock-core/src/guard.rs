@@ -259,6 +259,12 @@ impl Guard {
         self.release_within(None).await
     }
 
+    /// Records that the caller of the whole acquisition receives the guard, and returns it.
+    pub(crate) fn received(self) -> Self {
+        self.hold().receive();
+        self
+    }
+
     /// Releases the lock, and waits at most `limit`; the release continues in the background.
     pub(crate) async fn release_within(self, limit: Option<Duration>) -> Result<()> {
         let hold = self.shared_hold.hold().clone();

@@ -4,7 +4,7 @@ use std::{
     future::Future,
     sync::{
         Arc, Mutex, OnceLock,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     time::Duration,
 };
@@ -35,6 +35,8 @@ pub(crate) struct Hold {
     terms: Mutex<HoldTerms>,
     /// True if another process may know the request: it may then renew, convert or release the hold.
     known_elsewhere: AtomicBool,
+    /// The number of callers that have received a guard of the hold. Its shortest time is kept only for them.
+    receivers: AtomicU32,
     /// Locked by a conversion, so that there is one at a time.
     pub(super) conversion: Arc<tokio::sync::Mutex<()>>,
     /// True if a conversion was sent whose outcome is not known: the hold may have another token in the store.
@@ -79,6 +81,7 @@ impl Hold {
             number,
             terms: Mutex::new(HoldTerms::new(grant.token, request.mode)),
             known_elsewhere: AtomicBool::new(request.outlives_process),
+            receivers: AtomicU32::new(0),
             conversion: Arc::default(),
             has_unknown_token: AtomicBool::new(false),
             request,
@@ -92,6 +95,7 @@ impl Hold {
     /// Records that the caller has received the guard, and opens the span of the hold, which follows from the caller's. Returns
     /// false if the hold was passed on before.
     pub(crate) fn receive(&self) -> bool {
+        self.receivers.fetch_add(1, Ordering::Relaxed);
         let mut received_now = false;
         self.phase.change(|phase| {
             if let Phase::Held { received, .. } = phase {
@@ -115,6 +119,12 @@ impl Hold {
         }
         // A hold that has been lost meanwhile still goes to the caller, which detects the loss by its guard.
         received_now || !self.has_left()
+    }
+
+    /// Takes back the [receipt](Self::receive) of a guard that is part of an acquisition in several steps: its caller has nothing before the
+    /// last one.
+    pub(crate) fn unreceive(&self) {
+        self.receivers.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Ends a hold if the caller has not received its guard. Returns false if the caller has, or if the hold has ended.
@@ -170,21 +180,25 @@ impl Hold {
     }
 
     /// Returns the time until which the lock stays taken although its holder releases it; `None` if that is not later than now, or if the
-    /// hold has ended or was not received by its caller.
+    /// hold has ended or has no receiver.
     pub(crate) fn kept_until(&self) -> Option<Moment> {
         let end = self.times.keep_until;
         let is_kept = end != Moment::default()
             && end > self.context.now()
-            && self.is_received()
+            && self.has_receiver()
             && self.check().is_ok();
         is_kept.then_some(end)
     }
 
-    /// Returns the time at which the lease must end in the store after a shutdown, if the store can do that.
+    /// Returns the time at which the lease must end in the store after a shutdown, if the hold has a receiver and the store can do that.
     pub(super) fn parked_until(&self) -> Option<Moment> {
         let (end, (shortest, longest)) = (self.times.keep_until, self.context.parking_times());
         let left = end.since(self.context.now());
-        (!left.is_zero() && (shortest..=longest).contains(&left)).then_some(end)
+        (self.has_receiver() && !left.is_zero() && (shortest..=longest).contains(&left)).then_some(end)
+    }
+
+    fn has_receiver(&self) -> bool {
+        self.receivers.load(Ordering::Relaxed) > 0
     }
 
     /// Checks that a reentrant holder may enter in the mode `wanted`.

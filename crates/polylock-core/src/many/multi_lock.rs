@@ -79,7 +79,8 @@ impl MultiLock {
         Self { template: self.template.max_hold(time), ..self }
     }
 
-    /// Sets the shortest time of each hold; see [`Lock::min_hold`].
+    /// Sets the shortest time of each hold; see [`Lock::min_hold`]. It applies once all locks are acquired: if one of them is not, the others are
+    /// free at once.
     pub fn min_hold(self, time: Duration) -> Self {
         Self { template: self.template.min_hold(time), ..self }
     }
@@ -183,7 +184,7 @@ impl MultiLock {
             }
             let guards = partial.take();
             if guards.len() == names.len() && guards.iter().all(Guard::is_held) {
-                return Ok(MultiGuard::new(guards));
+                return Ok(MultiGuard::new(guards.into_iter().map(Guard::received).collect()));
             }
             // Nobody is waited for, so the next attempt would lose it, too.
             if let Some(guard) = guards.iter().find(|guard| !queues && guard.has_lasted()) {

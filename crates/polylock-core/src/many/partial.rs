@@ -17,6 +17,8 @@ use crate::{Guard, Moment, Operation, engine::StoreContext, sync::lock};
 /// A renewal needs no poll of the caller. So a future that is kept, but not polled any more, would keep these locks for ever, also while no
 /// other program can give it the missing one. A task on the I/O thread therefore wakes the caller every third of the queue lease, and
 /// releases the locks of a caller that was not polled for a whole one.
+///
+/// The caller has received none of them before it has all: see [`Guard::received`].
 #[derive(Debug)]
 pub(crate) struct PartialSet {
     context: Arc<StoreContext>,
@@ -50,6 +52,7 @@ impl PartialSet {
 
     /// Adds a lock. Returns false if the others were released meanwhile; then the lock is released, too.
     pub(crate) fn add(&self, guard: Guard) -> bool {
+        guard.shared_hold().hold().unreceive();
         let mut state = lock(&self.shared.state);
         if state.is_abandoned {
             drop(state);

@@ -1,4 +1,5 @@
 //! The in-memory store with outages, and a clock that runs much faster than the machine's.
+#![allow(dead_code, reason = "tests, each of which uses a part")]
 
 use std::{
     fmt,

@@ -66,6 +66,13 @@ pub(super) const MUTANTS: &[Mutant] = &[
         test: ("conformance", "memory::release::is_retried_after_a_lost_reply"),
     },
     Mutant {
+        name: "a shutdown keeps a lock for the min_hold of a caller that has not received it",
+        file: "crates/polylock-core/src/engine/hold.rs",
+        from: "(self.has_receiver() && !left.is_zero()",
+        to: "(!left.is_zero()",
+        test: ("nobody", "a_shutdown_keeps_only_a_lock_that_its_holder_has_received"),
+    },
+    Mutant {
         name: "a release that reports success whatever it finds",
         file: "crates/polylock-core/src/engine/hold_end.rs",
         from: "            Release::Lost(reason) => {

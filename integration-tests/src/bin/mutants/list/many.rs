@@ -105,6 +105,27 @@ pub(super) const MUTANTS: &[Mutant] = &[
         test: ("conformance", "memory::many::at_every_poll_of_a_waiting_acquire"),
     },
     Mutant {
+        name: "several locks: those of a set that nobody got are kept for their min_hold",
+        file: "crates/polylock-core/src/many/partial.rs",
+        from: "        guard.shared_hold().hold().unreceive();\n",
+        to: "",
+        test: ("nobody", "a_set_that_is_busy_keeps_none_of_its_locks_for_their_min_hold"),
+    },
+    Mutant {
+        name: "several locks: a set that somebody got has no min_hold",
+        file: "crates/polylock-core/src/many/multi_lock.rs",
+        from: "guards.into_iter().map(Guard::received).collect()",
+        to: "guards",
+        test: ("nobody", "a_set_that_is_busy_keeps_none_of_its_locks_for_their_min_hold"),
+    },
+    Mutant {
+        name: "several locks: the failure of an inner set ends the min_hold of an outer guard",
+        file: "crates/polylock-core/src/engine/hold.rs",
+        from: "        self.receivers.fetch_sub(1, Ordering::Relaxed);",
+        to: "        self.receivers.store(0, Ordering::Relaxed);",
+        test: ("nobody", "a_set_that_is_busy_does_not_end_the_min_hold_of_an_outer_guard"),
+    },
+    Mutant {
         name: "command line: --also without its locks",
         file: "crates/polylock-cli/src/run/mod.rs",
         from: ".lock_many(log.names.iter())",

@@ -1,0 +1,177 @@
+//! Nobody keeps a lock without knowing it: neither a caller that was told that it has none, nor one that is not polled.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod unreliable;
+
+use std::{pin::pin, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use polylock_core::{
+    Backend, Capabilities, ClaimOutcome, Error, FirstStep, Guard, KeepAlive, LockName, Locks, OwnerId,
+    Release, Request, Result, Wake, memory,
+    metrics::{Measured, Metrics},
+};
+use polylock_testkit::{ManualClock, faults::wrap};
+use tokio::sync::watch;
+use unreliable::{pass, soon};
+
+/// Longer than any test, also by a clock that runs faster.
+const HOUR: Duration = Duration::from_secs(3600);
+/// Longer than the time after which a lock is passed on whose caller is not polled.
+const UNPOLLED: Duration = Request::MAX_QUEUE_LEASE.saturating_mul(2);
+
+/// The in-memory store, declared as one whose operations begin on its I/O thread: from its first poll on, a request goes on by itself.
+#[derive(Debug)]
+struct OnThread {
+    inner: Arc<dyn Backend>,
+    capabilities: Capabilities,
+}
+
+#[async_trait]
+impl Backend for OnThread {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    async fn claim(&self, request: &Request) -> Result<ClaimOutcome> {
+        self.inner.claim(request).await
+    }
+
+    async fn wait(&self, request: &Request) -> Result<Wake> {
+        self.inner.wait(request).await
+    }
+
+    async fn keep_alive(&self, requests: &[Arc<Request>]) -> Result<Vec<KeepAlive>> {
+        self.inner.keep_alive(requests).await
+    }
+
+    async fn release(&self, request: &Request) -> Result<Release> {
+        self.inner.release(request).await
+    }
+}
+
+/// Counts the acquisitions that were granted their lock.
+#[derive(Debug, Default)]
+struct Granted(watch::Sender<u32>);
+
+impl Metrics for Granted {
+    fn record(&self, _: &'static str, _: &LockName, measured: Measured) {
+        if let Measured::Acquire { outcome: "acquired", .. } = measured {
+            self.0.send_modify(|count| *count += 1);
+        }
+    }
+}
+
+/// Two users of one store. The acquisitions of the first one are counted, and its times are those of a clock.
+struct Two {
+    clock: ManualClock,
+    locks: Locks,
+    other: Locks,
+    granted: Arc<Granted>,
+}
+
+impl Two {
+    fn new() -> Self {
+        let (clock, store, granted) = (ManualClock::new(), memory::connect(), Arc::new(Granted::default()));
+        let on_thread = wrap(store.clone(), |inner| {
+            let mut capabilities = inner.capabilities().clone();
+            capabilities.first_step = FirstStep::Thread;
+            Arc::new(OnThread { inner, capabilities })
+        });
+        let locks = Locks::builder(on_thread).clock(Arc::new(clock.clone())).metrics(granted.clone()).build();
+        Self { clock, locks, other: Locks::new(store), granted }
+    }
+
+    /// Waits until `count` acquisitions of the first user were granted their lock.
+    async fn until_granted(&self, count: u32) {
+        drop(soon(self.granted.0.subscribe().wait_for(|granted| *granted == count)).await);
+    }
+
+    /// Polls `waiting` until a request waits for the lock `name`, and no more.
+    async fn poll_until_queued<T>(&self, waiting: &mut (impl Future<Output = T> + Unpin), name: &str) {
+        let is_queued = async || !self.other.inspect(name).await.unwrap().waiters.is_empty();
+        let mut queued = pin!(soon(until(is_queued)));
+        tokio::select! {
+            biased;
+            _ = waiting => panic!("it has not waited"),
+            () = &mut queued => {}
+        }
+    }
+
+    async fn is_free(&self, name: &str) -> bool {
+        self.other.lock(name).try_acquire().await.unwrap().is_some()
+    }
+}
+
+async fn until(condition: impl AsyncFn() -> bool) {
+    while !condition().await {
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn acquired(locks: &Locks, name: &str) -> Guard {
+    soon(locks.lock(name).acquire()).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_set_that_is_busy_keeps_none_of_its_locks_for_their_min_hold() {
+    let two = Two::new();
+    let holder = acquired(&two.other, "b").await;
+    let set = || two.locks.lock_many(["a", "b"]).min_hold(HOUR);
+    assert!(set().try_acquire().await.unwrap().is_none());
+    acquired(&two.other, "a").await.release().await.unwrap();
+    let mut dropped = Box::pin(set().acquire());
+    two.poll_until_queued(&mut dropped, "b").await;
+    assert!(!two.is_free("a").await, "it has its first lock");
+    drop(dropped);
+    acquired(&two.other, "a").await.release().await.unwrap();
+    holder.release().await.unwrap();
+    soon(set().acquire()).await.unwrap().release().await.unwrap();
+    assert!(!two.is_free("a").await, "a set that somebody got is kept");
+}
+
+#[tokio::test]
+async fn a_set_that_is_not_polled_keeps_none_of_its_locks_for_their_min_hold() {
+    let two = Two::new();
+    let holder = acquired(&two.other, "b").await;
+    let mut unpolled = Box::pin(two.locks.lock_many(["a", "b"]).ttl(HOUR).min_hold(HOUR).acquire());
+    two.poll_until_queued(&mut unpolled, "b").await;
+    pass(&two.clock, UNPOLLED).await;
+    acquired(&two.other, "a").await.release().await.unwrap();
+    holder.release().await.unwrap();
+}
+
+/// The inner set enters the lock that its owner has received before.
+#[tokio::test]
+async fn a_set_that_is_busy_does_not_end_the_min_hold_of_an_outer_guard() {
+    let two = Two::new();
+    let (locks, owner) = (&two.locks, OwnerId::unique());
+    let _busy = acquired(&two.other, "b").await;
+    let outer = locks.lock("a").reentrant(&owner).min_hold(HOUR).acquire().await.unwrap();
+    let inner = locks.lock_many(["a", "b"]).reentrant(&owner).try_acquire().await.unwrap();
+    assert!(inner.is_none());
+    outer.release().await.unwrap();
+    assert!(!two.is_free("a").await);
+}
+
+#[tokio::test]
+async fn a_shutdown_keeps_only_a_lock_that_its_holder_has_received() {
+    let two = Two::new();
+    let received = two.locks.lock("a").min_hold(HOUR).acquire().await.unwrap();
+    let busy = acquired(&two.other, "c").await;
+    let mut set = Box::pin(two.locks.lock_many(["b", "c"]).min_hold(HOUR).acquire());
+    two.poll_until_queued(&mut set, "c").await;
+    let holder = acquired(&two.other, "d").await;
+    let mut unpolled = Box::pin(two.locks.lock("d").min_hold(HOUR).acquire());
+    two.poll_until_queued(&mut unpolled, "d").await;
+    holder.release().await.unwrap();
+    two.until_granted(3).await;
+    let report = soon(two.locks.shutdown()).await.unwrap();
+    assert_eq!((report.released, report.is_complete()), (3, true), "{report:?}");
+    assert!(matches!(soon(set).await, Err(Error::ShutDown)));
+    assert!(matches!(soon(unpolled).await, Err(Error::ShutDown)));
+    assert!(!two.is_free("a").await, "its holder may have begun its work");
+    assert!(two.is_free("b").await, "its caller waited for another lock, too");
+    assert!(two.is_free("d").await, "its caller was told that it has not got it");
+    drop((received, busy));
+}
