@@ -3,7 +3,12 @@
 
 mod unreliable;
 
-use std::{pin::pin, sync::Arc, time::Duration};
+use std::{
+    pin::{Pin, pin},
+    sync::Arc,
+    task::Poll,
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use polylock_core::{
@@ -109,6 +114,14 @@ async fn until(condition: impl AsyncFn() -> bool) {
     }
 }
 
+async fn poll_once<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
+    std::future::poll_fn(|context| match Pin::new(&mut *future).poll(context) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending => Poll::Ready(None),
+    })
+    .await
+}
+
 async fn acquired(locks: &Locks, name: &str) -> Guard {
     soon(locks.lock(name).acquire()).await.unwrap()
 }
@@ -174,4 +187,56 @@ async fn a_shutdown_keeps_only_a_lock_that_its_holder_has_received() {
     assert!(two.is_free("b").await, "its caller waited for another lock, too");
     assert!(two.is_free("d").await, "its caller was told that it has not got it");
     drop((received, busy));
+}
+
+/// Returns the first guard of an owner, and its second acquisition, which has entered the hold and was not polled since.
+async fn entered(two: &Two) -> (Guard, impl Future<Output = Result<Guard>> + Unpin) {
+    let (owner, holder) = (OwnerId::unique(), acquired(&two.other, "a").await);
+    let entering = || Box::pin(two.locks.lock("a").reentrant(&owner).acquire());
+    let (mut first, mut second) = (entering(), entering());
+    two.poll_until_queued(&mut first, "a").await;
+    assert!(poll_once(&mut second).await.is_none());
+    holder.release().await.unwrap();
+    let first = soon(first).await.unwrap();
+    two.until_granted(2).await;
+    (first, second)
+}
+
+#[tokio::test]
+async fn an_entry_that_is_not_polled_does_not_keep_the_lock() {
+    let two = Two::new();
+    let (first, mut second) = entered(&two).await;
+    first.release().await.unwrap();
+    let next = two.other.lock("a").try_acquire().await.unwrap().expect("nobody holds it");
+    // When it is polled again, it waits like a new request.
+    two.poll_until_queued(&mut second, "a").await;
+    next.release().await.unwrap();
+    assert!(soon(second).await.unwrap().is_held());
+}
+
+#[tokio::test]
+async fn the_first_of_two_acquisitions_does_not_keep_the_lock_of_the_second_while_it_is_not_polled() {
+    let two = Two::new();
+    let (owner, holder) = (OwnerId::unique(), acquired(&two.other, "a").await);
+    let entering = || Box::pin(two.locks.lock("a").reentrant(&owner).acquire());
+    let (mut first, mut second) = (entering(), entering());
+    two.poll_until_queued(&mut first, "a").await;
+    assert!(poll_once(&mut second).await.is_none());
+    holder.release().await.unwrap();
+    two.until_granted(2).await;
+    soon(second).await.unwrap().release().await.unwrap();
+    let next = two.other.lock("a").try_acquire().await.unwrap().expect("nobody holds it");
+    two.poll_until_queued(&mut first, "a").await;
+    next.release().await.unwrap();
+    assert!(soon(first).await.unwrap().is_held());
+}
+
+#[tokio::test]
+async fn an_entry_that_is_polled_in_time_shares_the_hold() {
+    let two = Two::new();
+    let (first, second) = entered(&two).await;
+    let second = soon(second).await.unwrap();
+    assert_eq!(first.fencing_token(), second.fencing_token());
+    first.release().await.unwrap();
+    assert!(!two.is_free("a").await && second.is_held());
 }

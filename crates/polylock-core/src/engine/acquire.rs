@@ -17,6 +17,7 @@ use super::{
     acquisition::{FirstClaim, Limits},
     acquisition_task::{Caller, Parts, run},
     first_claim::acquire_on_caller,
+    granted::Granted,
     shared_hold::{SharedHold, StoreHandle},
 };
 use crate::{Error, NotAcquired, Operation, Progress, Request, Result};
@@ -51,16 +52,18 @@ pub(crate) async fn acquire(
         let outcome = match attempt.await {
             // The lock was granted at the moment of the shutdown, which releases it, unless the drop does.
             Ok(_) if handle.context.lifecycle.is_shut_down() => Err(Error::ShutDown),
-            outcome => outcome.map_err(|error| after(passed, error)),
+            Ok(granted) => {
+                let received = |hold: &Arc<SharedHold>| span.in_scope(|| hold.hold().receive());
+                let Some(shared_hold) = granted.into_hold().filter(received) else {
+                    // The lock was granted while this future was not polled, and passed on: the request goes back to the end of the queue.
+                    request = request.with_new_id();
+                    limits.wait = wait.map(|wait| (began + wait).since(handle.context.now()));
+                    continue;
+                };
+                Ok(shared_hold)
+            }
+            Err(error) => Err(after(passed, error)),
         };
-        if let Ok(shared_hold) = &outcome
-            && !span.in_scope(|| shared_hold.hold().receive())
-        {
-            // The lock was granted while this future was not polled, and passed on: the request goes back to the end of the queue.
-            request = request.with_new_id();
-            limits.wait = wait.map(|wait| (began + wait).since(handle.context.now()));
-            continue;
-        }
         let waited = u64::try_from(handle.context.now().since(began).as_millis()).unwrap_or(u64::MAX);
         span.record("lock.wait_ms", waited);
         let failed = outcome.as_ref().is_err_and(|error| !error.is_not_acquired());
@@ -89,7 +92,7 @@ async fn once(
     limits: Limits,
     progress: Option<Progress>,
     span: &Span,
-) -> Result<Arc<SharedHold>> {
+) -> Result<Granted> {
     let acquiring = handle.context.lifecycle.begin()?;
     let (reply_sender, reply) = oneshot::channel();
     let (given_up, position) = (Arc::new(OnceLock::new()), Arc::new(AtomicU32::new(0)));

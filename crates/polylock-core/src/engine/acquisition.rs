@@ -3,7 +3,7 @@
 use std::{
     mem,
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicU32, Ordering},
     },
     time::Duration,
@@ -71,7 +71,7 @@ pub(super) enum Acquired {
     /// The lock was granted to a claim sent at `sent`.
     New { grant: Grant, sent: Moment },
     /// The request has entered the hold that its owner already had.
-    Reentered(Arc<SharedHold>),
+    Reentered(Weak<SharedHold>),
 }
 
 /// An acquisition in progress.
@@ -121,7 +121,7 @@ impl<'a> Acquisition<'a> {
                 return shared_hold
                     .hold()
                     .admits(self.request.mode)
-                    .map(|()| Acquired::Reentered(shared_hold));
+                    .map(|()| Acquired::Reentered(Arc::downgrade(&shared_hold)));
             }
             *entered = Some(cell);
         }

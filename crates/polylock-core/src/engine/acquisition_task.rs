@@ -27,6 +27,7 @@ use super::{
     acquisition::{Acquired, Acquisition, FirstClaim, Limits},
     context::{Running, StoreContext},
     deadlock_check,
+    granted::Granted,
     lifecycle::Acquiring,
     local_queue::LocalPosition,
     pending::WorkGuard,
@@ -57,14 +58,14 @@ impl Caller {
 
     pub(super) async fn wait_for<E>(
         self,
-        reply: impl Future<Output = Result<Result<Arc<SharedHold>>, E>>,
-    ) -> Result<Arc<SharedHold>> {
+        reply: impl Future<Output = Result<Result<Granted>, E>>,
+    ) -> Result<Granted> {
         let no_result = |_| Err(io::without_result(self.handle.context.backend(), Operation::Claim));
         let outcome = reply.await.unwrap_or_else(no_result);
         self.complete(outcome)
     }
 
-    pub(super) fn complete(mut self, outcome: Result<Arc<SharedHold>>) -> Result<Arc<SharedHold>> {
+    pub(super) fn complete(mut self, outcome: Result<Granted>) -> Result<Granted> {
         self.completed = true;
         outcome
     }
@@ -91,7 +92,7 @@ pub(super) struct Parts {
     pub(super) first: FirstClaim,
     /// The position among the waiters of this process, if it is joined before the first claim.
     pub(super) local: Option<LocalPosition>,
-    pub(super) reply: oneshot::Sender<Result<Arc<SharedHold>>>,
+    pub(super) reply: oneshot::Sender<Result<Granted>>,
     pub(super) given_up: Arc<OnceLock<WorkGuard>>,
     /// The last queue position that the store has reported, counted from 1; 0 for none.
     pub(super) position: Arc<AtomicU32>,
@@ -154,13 +155,13 @@ pub(super) async fn run(parts: Parts) {
     };
     record_acquire(&context, &request, began, outcome_label(&outcome));
     let result = match outcome {
-        Ok(Some(Acquired::Reentered(shared_hold))) => Ok(shared_hold),
+        Ok(Some(Acquired::Reentered(shared_hold))) => Ok(Granted::Entered(shared_hold)),
         Ok(Some(Acquired::New { grant, sent })) => {
             let shared_hold = SharedHold::begin(handle, request, slot, grant, sent, hold_limits);
             if let Some(entered) = &mut entered {
                 **entered = Arc::downgrade(&shared_hold);
             }
-            Ok(shared_hold)
+            Ok(Granted::new(shared_hold, reentrant))
         }
         Ok(None) => {
             tracing::debug!(parent: span, lock.name = %request.name, "dropped by the caller");

@@ -9,6 +9,7 @@ use super::{
     acquisition::FirstClaim,
     acquisition_task::{Caller, Parts, record_acquire, run},
     foreground::Driven,
+    granted::Granted,
     shared_hold::SharedHold,
 };
 use crate::{Backend, ClaimOutcome, Error, NotAcquired, Operation, Order, Result, deadline};
@@ -50,8 +51,8 @@ pub(super) async fn acquire_on_caller<E>(
     store: Arc<dyn Backend>,
     permit: OwnedSemaphorePermit,
     caller: Caller,
-    reply: impl Future<Output = Result<Result<Arc<SharedHold>>, E>>,
-) -> Result<Arc<SharedHold>> {
+    reply: impl Future<Output = Result<Result<Granted>, E>>,
+) -> Result<Granted> {
     let foreground = parts.handle.foreground.clone();
     let (context, request, sent) = (parts.handle.context.clone(), parts.request.clone(), parts.began);
     let claim = {
@@ -73,14 +74,8 @@ pub(super) async fn acquire_on_caller<E>(
                 parts.limits.failing.replied();
                 record_acquire(&context, &request, sent, "acquired");
                 let limits = parts.limits.hold;
-                return caller.complete(Ok(SharedHold::begin(
-                    parts.handle,
-                    request,
-                    None,
-                    grant,
-                    sent,
-                    limits,
-                )));
+                let shared_hold = SharedHold::begin(parts.handle, request, None, grant, sent, limits);
+                return caller.complete(Ok(Granted::New(shared_hold)));
             }
             Ok(ClaimOutcome::Queued(position)) if !request.queues && !position.may_be_granted_late => {
                 parts.limits.failing.replied();

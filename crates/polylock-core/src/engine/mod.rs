@@ -14,6 +14,7 @@ mod failing;
 mod first_claim;
 mod foreground;
 mod gauges;
+mod granted;
 mod hold;
 mod hold_end;
 mod hold_events;

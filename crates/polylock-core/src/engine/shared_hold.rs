@@ -98,6 +98,8 @@ pub(crate) struct SharedHold {
     handle: Arc<StoreHandle>,
     /// The slot in which reentrant attempts find this hold.
     _slot: Option<Slot>,
+    /// The hold itself, until the first of several callers receives it; see [`granted`](super::granted).
+    unreceived: Mutex<Option<Arc<Self>>>,
     /// True if an explicit release replaces that of the drop.
     released: bool,
 }
@@ -115,7 +117,22 @@ impl SharedHold {
         let lease = grant.lease;
         let hold = Arc::new(Hold::new(handle.context.clone(), request, grant, sent, limits));
         handle.keeper.hold(&hold, sent, lease);
-        Arc::new(Self { hold, handle, _slot: slot, released: false })
+        Arc::new(Self { hold, handle, _slot: slot, unreceived: Mutex::default(), released: false })
+    }
+
+    /// Keeps the hold without a guard.
+    pub(super) fn keep_until_received(self: Arc<Self>) {
+        let kept = self.clone();
+        *lock(&self.unreceived) = Some(kept);
+    }
+
+    /// From now on the hold lasts as long as its guards.
+    pub(super) fn end_keeping(&self) {
+        // A thread of the parent may have had the mutex at the fork.
+        if self.handle.context.is_own_process() {
+            let kept = lock(&self.unreceived).take();
+            drop(kept);
+        }
     }
 
     pub(crate) fn hold(&self) -> &Arc<Hold> {
@@ -370,7 +387,8 @@ impl SharedHold {
         let under_way = self.handle.context.pending.begin();
         let (hold, handle) = (self.hold.clone(), self.handle.clone());
         // Without the thread, the task is dropped, and nothing is released.
-        let mut kept = Self { hold, handle, _slot: self._slot.take(), released: true };
+        let (slot, unreceived) = (self._slot.take(), Mutex::default());
+        let mut kept = Self { hold, handle, _slot: slot, unreceived, released: true };
         let keeping = async move {
             kept.released = false;
             // A failure has been logged; the lease expires in any case.

@@ -66,6 +66,26 @@ pub(super) const MUTANTS: &[Mutant] = &[
         test: ("conformance", "memory::release::is_retried_after_a_lost_reply"),
     },
     Mutant {
+        name: "reentrancy: a caller that is not polled keeps the hold that it has entered",
+        file: "crates/polylock-core/src/engine/acquisition.rs",
+        from: "                return shared_hold
+                    .hold()",
+        to: "                shared_hold.clone().keep_until_received();
+                return shared_hold
+                    .hold()",
+        test: ("nobody", "an_entry_that_is_not_polled_does_not_keep_the_lock"),
+    },
+    Mutant {
+        name: "reentrancy: a caller that is not polled keeps the hold that another one has entered",
+        file: "crates/polylock-core/src/engine/granted.rs",
+        from: ".inspect(|shared_hold| shared_hold.end_keeping())",
+        to: "",
+        test: (
+            "nobody",
+            "the_first_of_two_acquisitions_does_not_keep_the_lock_of_the_second_while_it_is_not_polled",
+        ),
+    },
+    Mutant {
         name: "a shutdown keeps a lock for the min_hold of a caller that has not received it",
         file: "crates/polylock-core/src/engine/hold.rs",
         from: "(self.has_receiver() && !left.is_zero()",
