@@ -26,7 +26,8 @@ use crate::{Mode, Result, engine::SharedHold};
 /// After each of these, but a loss, the lock is held as before.
 ///
 /// # Cancel safety
-/// The future may be dropped at any point. The hold then keeps its mode, or gets it back if it was upgraded meanwhile.
+/// The future may be dropped at any point. The hold then keeps its mode, or gets it back if it was upgraded meanwhile; instead of
+/// [`Mode::Null`], it gets [`Mode::ConcurrentRead`].
 ///
 /// ```
 /// # use std::time::Duration;

@@ -12,13 +12,13 @@ use std::{
 
 use async_trait::async_trait;
 use polylock_core::{
-    Backend, Capabilities, ClaimOutcome, Error, FirstStep, Guard, KeepAlive, LockName, Locks, OwnerId,
+    Backend, Capabilities, ClaimOutcome, Error, FirstStep, Guard, KeepAlive, LockName, Locks, Mode, OwnerId,
     Release, Request, Result, Wake, memory,
     metrics::{Measured, Metrics},
 };
 use polylock_testkit::{ManualClock, faults::wrap};
 use tokio::sync::watch;
-use unreliable::{pass, soon};
+use unreliable::{pass, running, soon};
 
 /// Longer than any test, also by a clock that runs faster.
 const HOUR: Duration = Duration::from_secs(3600);
@@ -239,4 +239,27 @@ async fn an_entry_that_is_polled_in_time_shares_the_hold() {
     assert_eq!(first.fencing_token(), second.fencing_token());
     first.release().await.unwrap();
     assert!(!two.is_free("a").await && second.is_held());
+}
+
+/// 1. An upgrade waits for a reader. 2. The reader leaves, and the hold is converted. 3. The future is dropped before it is polled again.
+#[tokio::test]
+async fn an_upgrade_that_is_dropped_after_its_grant_is_undone() {
+    for (held, kept) in [(Mode::Shared, Mode::Shared), (Mode::Null, Mode::ConcurrentRead)] {
+        let two = Two::new();
+        let owner = OwnerId::unique();
+        let lock = || two.locks.lock("a").mode(held).ttl(HOUR).reentrant(&owner);
+        let (mut guard, same_hold) = (lock().acquire().await.unwrap(), lock().acquire().await.unwrap());
+        let reader = two.other.lock("a").shared().acquire().await.unwrap();
+        let mut upgrade = guard.upgrade(Mode::Exclusive).into_future();
+        assert!(poll_once(&mut upgrade).await.is_none());
+        reader.release().await.unwrap();
+        running(&two.clock, until(async || same_hold.mode() == Mode::Exclusive)).await;
+        drop(upgrade);
+        soon(until(async || same_hold.mode() == kept)).await;
+        let beside = soon(two.other.lock("a").mode(kept).acquire()).await.unwrap();
+        beside.release().await.unwrap();
+        // The next conversion has the present token of the hold.
+        running(&two.clock, guard.upgrade(Mode::Exclusive)).await.unwrap();
+        assert!(!two.is_free("a").await && same_hold.mode() == Mode::Exclusive);
+    }
 }

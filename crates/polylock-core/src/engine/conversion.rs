@@ -7,10 +7,11 @@
 //!
 //! From the moment at which a downgrade is sent, the hold counts as held in the weaker mode, whatever the reply. An upgrade that ends
 //! without success is undone by a conversion to the mode before: until the store has confirmed that, the hold may exclude more than its
-//! holder knows, which is safe.
+//! holder knows, which is safe. So is an upgrade whose caller drops it before it learns of its success.
 
 use std::{
     future::Future,
+    pin::pin,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -58,9 +59,10 @@ impl SharedHold {
     /// Converts the hold to the stronger mode `to`, and waits at most `wait` for the other holders that are in its way.
     pub(crate) async fn upgrade(&self, to: Mode, wait: Option<Duration>) -> Result<()> {
         let conversions = self.conversions()?;
-        // Dropping the caller's future drops the sender.
+        // Dropping the caller's future drops the sender; with `()`, it has received the success.
         let (caller, mut dropped) = oneshot::channel::<()>();
-        let upgraded = self.converting(async move {
+        let (succeeded, mut success) = oneshot::channel();
+        let mut upgrading = pin!(self.converting(async move {
             let hold = conversions.hold.clone();
             let wait = UpgradeWait::begin(hold.context.now(), wait);
             let turn = tokio::select! {
@@ -89,12 +91,29 @@ impl SharedHold {
                 };
                 // A failure is harmless: the mark ends with the hold.
                 wait_at_most(hold, Some(UNDO_LIMIT), undo.boxed()).await.ok();
+                return outcome;
             }
-            outcome
-        });
-        let upgraded = upgraded.await;
-        drop(caller);
-        upgraded
+            succeeded.send(()).ok();
+            let is_received = tokio::select! {
+                biased;
+                received = dropped => received.is_ok(),
+                () = hold.phase_when(|phase| (!phase.is_held()).then_some(())) => true,
+            };
+            if !is_received {
+                conversions.take_back(held, to).await.ok();
+            }
+            Ok(())
+        }));
+        tokio::select! {
+            biased;
+            Ok(()) = &mut success => {}
+            // Without a message of success, there was nothing to convert, or it has failed.
+            ended = &mut upgrading => return ended,
+        }
+        caller.send(()).ok();
+        // Its end needs no reply of the store. It is not waited for, because this future could be dropped before.
+        drop(upgrading.now_or_never());
+        Ok(())
     }
 
     fn conversions(&self) -> Result<Conversions> {
@@ -138,6 +157,13 @@ struct Conversions {
 impl Conversions {
     fn is_possible(&self, held: Mode, to: Mode) -> bool {
         Conversion::new(self.hold.token(), held, to).is_possible(self.hold.request.mode)
+    }
+
+    /// Converts an upgraded hold back to `held`. NL can't be reached again: CR excludes the least after it.
+    async fn take_back(&self, held: Mode, upgraded: Mode) -> Result<()> {
+        let to = held.max(Mode::ConcurrentRead);
+        self.hold.set_mode(to);
+        self.attempt(upgraded, to, false).await.map(drop)
     }
 
     /// Repeats the conversion until no other holder is in its way.

@@ -25,6 +25,13 @@ pub(super) const MUTANTS: &[Mutant] = &[
         test: ("conformance", "memory::conversion::at_every_poll_of_an_upgrade"),
     },
     Mutant {
+        name: "conversion: an upgrade lasts although its caller was dropped before it knew of it",
+        file: "crates/polylock-core/src/engine/conversion.rs",
+        from: "            if !is_received {\n",
+        to: "            if false {\n",
+        test: ("nobody", "an_upgrade_that_is_dropped_after_its_grant_is_undone"),
+    },
+    Mutant {
         name: "conversion: the new token is not used",
         file: "crates/polylock-core/src/engine/hold.rs",
         from: "*lock(&self.terms) = HoldTerms::new(token, mode);",
