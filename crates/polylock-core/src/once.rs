@@ -26,8 +26,9 @@ pub use self::{
     last_run::{LastRun, RunOutcome},
 };
 use crate::{
-    ConfigError, Error, FencingToken, Lock, Moment, OwnerId, Progress, Result,
+    ConfigError, Error, FencingToken, Guard, Lock, Moment, OwnerId, Progress, Request, Result,
     engine::{Steps, StoreHandle},
+    many::PartialSet,
 };
 
 /// The default period: a day.
@@ -229,7 +230,8 @@ impl Once {
     /// of the attempt was recorded: the attempt then counts as failed if the record was written nevertheless.
     ///
     /// # Cancel safety
-    /// The future may be dropped at any point. An attempt whose begin was recorded by then counts as failed.
+    /// The future may be dropped at any point. An attempt whose begin was recorded by then counts as failed. A future that is not polled does
+    /// not keep the lock: after at most 5 s, or the TTL while it records the attempt, it is released, and begins again with its next poll.
     pub async fn begin(self) -> Result<OnceBegin> {
         let job = Job::new(self.handle.clone(), &self.name)?;
         self.check()?;
@@ -240,17 +242,33 @@ impl Once {
         if let Decision::Skip(last) = decide(last.as_ref(), period, self.retries) {
             return Ok(self.skipped(last, period));
         }
-        let lock = self.lock.step(job.name().clone(), &steps);
+        loop {
+            if let Some(begun) = self.begin_locked(&job, &steps).await? {
+                return Ok(begun);
+            }
+        }
+    }
+
+    /// Begins an attempt under the lock if it is due; returns `None` if the caller was not polled, and the lock was released.
+    async fn begin_locked(&self, job: &Job, steps: &Steps) -> Result<Option<OnceBegin>> {
+        let progress = self.lock.receiver();
+        let lock = self.lock.step(job.name().clone(), steps);
         let guard = lock.acquire().await.map_err(|error| steps.failed(error))?;
         let hold = guard.shared_hold().hold().clone();
-        let (last, now) = steps.retry(Some(&hold), progress, || job.read(steps.reply_by())).await?;
+        let ttl = self.lock.options().ttl;
+        let read = steps.retry(Some(&hold), progress, || job.read(steps.reply_by()));
+        let Some((guard, read)) = self.keep_while(guard, ttl.min(Request::MAX_QUEUE_LEASE), read).await?
+        else {
+            return Ok(None);
+        };
+        let (last, now) = read?;
         let period = self.periods.at_time(now);
         let attempt = match decide(last.as_ref(), period, self.retries) {
             Decision::Run { attempt } => attempt,
             Decision::Skip(last) => {
                 // If this is not acknowledged, the lease expires.
                 guard.release().await.ok();
-                return Ok(self.skipped(last, period));
+                return Ok(Some(self.skipped(last, period)));
             }
         };
         let request = &hold.request;
@@ -265,9 +283,32 @@ impl Once {
             next_due: period.end,
         };
         guard.ensure_held()?;
-        job.write(Some(&hold), &run, FIRST).await?;
+        // The attempt counts once it is recorded, so it is given up only after the whole lease.
+        let write = job.write(Some(&hold), &run, FIRST);
+        let Some((guard, written)) = self.keep_while(guard, ttl, write).await? else { return Ok(None) };
+        written?;
         guard.ensure_held()?;
-        Ok(OnceBegin::Due(Attempt { report: RunReport::new(job, run, Some(hold)), guard }))
+        Ok(Some(OnceBegin::Due(Attempt { report: RunReport::new(job.clone(), run, Some(hold)), guard })))
+    }
+
+    /// Returns the output of `work` with the guard, or `None` if the caller was not polled for `unpolled`: then the lock is released.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if the lock is lost meanwhile.
+    async fn keep_while<T>(
+        &self,
+        guard: Guard,
+        unpolled: Duration,
+        work: impl Future<Output = T>,
+    ) -> Result<Option<(Guard, T)>> {
+        let mut kept = PartialSet::new(self.handle.context.clone(), unpolled);
+        kept.add(guard);
+        let output = kept.keep_while(work).await;
+        let Some(guard) = kept.take().pop().map(Guard::received) else { return Ok(None) };
+        match output {
+            Some(output) => Ok(Some((guard, output))),
+            None => guard.ensure_held().map(|()| None),
+        }
     }
 
     fn skipped(&self, last: &LastRun, present: Period) -> OnceBegin {

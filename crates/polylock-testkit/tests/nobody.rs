@@ -12,13 +12,14 @@ use std::{
 
 use async_trait::async_trait;
 use polylock_core::{
-    Backend, Capabilities, ClaimOutcome, Error, FirstStep, Guard, KeepAlive, LockName, Locks, Mode, OwnerId,
-    Release, Request, Result, Wake, memory,
+    Backend, BreakOrder, Capabilities, ClaimOutcome, Entry, Error, FirstStep, Guard, Inspect, KeepAlive,
+    KeepRecord, LockName, LockStatus, Locks, Mode, OnceBegin, OwnerId, Record, Release, Request, Result,
+    Store, StoredRecord, Wake, memory,
     metrics::{Measured, Metrics},
 };
 use polylock_testkit::{ManualClock, faults::wrap};
 use tokio::sync::watch;
-use unreliable::{pass, running, soon};
+use unreliable::{locks_by, pass, running, soon};
 
 /// Longer than any test, also by a clock that runs faster.
 const HOUR: Duration = Duration::from_secs(3600);
@@ -261,5 +262,134 @@ async fn an_upgrade_that_is_dropped_after_its_grant_is_undone() {
         // The next conversion has the present token of the hold.
         running(&two.clock, guard.upgrade(Mode::Exclusive)).await.unwrap();
         assert!(!two.is_free("a").await && same_hold.mode() == Mode::Exclusive);
+    }
+}
+
+/// The in-memory store. From one call on, it does not reply to inspections, nor to operations on records, until it is told to.
+#[derive(Debug)]
+struct Silent {
+    below: Store,
+    /// The calls that are left before the silence, and 0 since then; `None` after it.
+    left: watch::Sender<Option<u32>>,
+}
+
+impl Silent {
+    /// Returns a store that does not reply to the next call after `calls` of them.
+    fn after(calls: u32) -> Arc<Self> {
+        Arc::new(Self { below: memory::connect(), left: watch::Sender::new(Some(calls + 1)) })
+    }
+
+    fn locks(self: &Arc<Self>, clock: &ManualClock) -> Locks {
+        locks_by(
+            clock,
+            Store { inspect: Some(self.clone()), records: Some(self.clone()), ..self.below.clone() },
+        )
+    }
+
+    fn other(&self) -> Locks {
+        Locks::new(self.below.clone())
+    }
+
+    fn speak(&self) {
+        self.left.send_replace(None);
+    }
+
+    async fn reply(&self) {
+        self.left.send_modify(|left| *left = left.map(|left| left.saturating_sub(1)));
+        drop(self.left.subscribe().wait_for(|left| *left != Some(0)).await);
+    }
+
+    /// Polls `acquiring` until the silence has begun.
+    async fn poll_until_silent<T>(&self, acquiring: &mut (impl Future<Output = T> + Unpin)) {
+        let mut changes = self.left.subscribe();
+        let mut silent = pin!(soon(changes.wait_for(|left| *left == Some(0))));
+        tokio::select! {
+            biased;
+            _ = acquiring => panic!("it has not waited for a reply"),
+            _ = &mut silent => {}
+        }
+    }
+}
+
+#[async_trait]
+impl Inspect for Silent {
+    async fn inspect(&self, name: &LockName) -> Result<LockStatus> {
+        self.reply().await;
+        self.below.inspect.as_ref().unwrap().inspect(name).await
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<LockStatus>> {
+        self.reply().await;
+        self.below.inspect.as_ref().unwrap().list(prefix).await
+    }
+
+    fn lists_semaphores(&self) -> bool {
+        true
+    }
+
+    async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>> {
+        self.below.inspect.as_ref().unwrap().break_lock(name, order).await
+    }
+}
+
+#[async_trait]
+impl KeepRecord for Silent {
+    async fn read_record(&self, name: &LockName) -> Result<StoredRecord> {
+        self.reply().await;
+        self.below.records.as_ref().unwrap().read_record(name).await
+    }
+
+    async fn write_record(&self, name: &LockName, record: &Record, keep: Duration) -> Result<()> {
+        self.reply().await;
+        self.below.records.as_ref().unwrap().write_record(name, record, keep).await
+    }
+}
+
+#[tokio::test]
+async fn a_semaphore_that_is_not_polled_keeps_no_slot() {
+    for is_try in [true, false] {
+        let (clock, store) = (ManualClock::new(), Silent::after(0));
+        let semaphore = store.locks(&clock).semaphore("n", 1);
+        let mut unpolled = Box::pin(async move {
+            match is_try {
+                true => semaphore.try_acquire().await.map(Option::unwrap),
+                false => semaphore.acquire().await,
+            }
+        });
+        store.poll_until_silent(&mut unpolled).await;
+        assert!(store.other().semaphore("n", 1).try_acquire().await.unwrap().is_none(), "it is granted");
+        pass(&clock, UNPOLLED).await;
+        soon(store.other().semaphore("n", 1).acquire()).await.unwrap().release().await.unwrap();
+        store.speak();
+        assert!(running(&clock, unpolled).await.unwrap().is_held(), "it begins again: {is_try}");
+    }
+}
+
+/// The caller is polled, and the store does not reply to the check of the number of slots.
+#[tokio::test]
+async fn a_slot_is_not_kept_from_its_caller_by_an_inspection_without_a_reply() {
+    let (clock, store) = (ManualClock::new(), Silent::after(0));
+    let locks = store.locks(&clock);
+    let guard = running(&clock, locks.semaphore("n", 1).acquire()).await.unwrap();
+    assert!(guard.is_held());
+    store.speak();
+    guard.release().await.unwrap();
+}
+
+/// The second call is the read under the lock, the third one the write.
+#[tokio::test]
+async fn a_job_that_is_not_polled_does_not_keep_its_lock() {
+    for (replies, ttl) in [(1, HOUR), (2, UNPOLLED)] {
+        let (clock, store) = (ManualClock::new(), Silent::after(replies));
+        let job = store.locks(&clock).once("n").ttl(ttl).retries(1);
+        let mut unpolled = Box::pin(job.begin());
+        store.poll_until_silent(&mut unpolled).await;
+        assert!(store.other().lock("n").try_acquire().await.unwrap().is_none(), "it is granted");
+        pass(&clock, 2 * UNPOLLED).await;
+        acquired(&store.other(), "n").await.release().await.unwrap();
+        store.speak();
+        let begun = running(&clock, unpolled).await.unwrap();
+        let OnceBegin::Due(attempt) = begun else { panic!("{begun:?}") };
+        assert!(attempt.guard.is_held(), "it begins again after {replies} replies");
     }
 }

@@ -1,9 +1,11 @@
 //! The locks that an acquisition of several locks has taken so far.
 
 use std::{
+    future::poll_fn,
     mem,
     pin::pin,
     sync::{Arc, Mutex},
+    task::Poll,
     time::Duration,
 };
 
@@ -70,6 +72,13 @@ impl PartialSet {
 
     /// Returns the output of `acquiring`, or `None` if one of the locks is lost or released before.
     pub(crate) async fn keep_while<F: Future>(&mut self, acquiring: F) -> Option<F::Output> {
+        let mut acquiring = pin!(acquiring);
+        // It may be ready at once, as a store in this process is, and then needs no task.
+        if self.watched.is_none()
+            && let Poll::Ready(output) = poll_fn(|task| Poll::Ready(acquiring.as_mut().poll(task))).await
+        {
+            return Some(output);
+        }
         let lost: Vec<_> =
             lock(&self.shared.state).guards.iter().map(|guard| Box::pin(guard.lost())).collect();
         if lost.is_empty() {
@@ -82,7 +91,7 @@ impl PartialSet {
             self.context.spawn(Operation::Claim, watch).ok();
             self.watched = Some(ended);
         }
-        let (mut acquiring, mut lost) = (pin!(acquiring), select_all(lost));
+        let mut lost = select_all(lost);
         while self.shared.poll_at(self.context.now()) {
             tokio::select! {
                 biased;

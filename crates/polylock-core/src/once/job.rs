@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// A job, and the interface to its record.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Job {
     handle: Arc<StoreHandle>,
     name: LockName,

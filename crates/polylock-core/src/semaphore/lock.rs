@@ -90,7 +90,8 @@ impl Semaphore {
     /// longer than 250 bytes, or if the semaphore is in use with another number of slots: then it states both numbers.
     ///
     /// # Cancel safety
-    /// The future may be dropped at any point. This releases what was acquired, and removes the request from the queues.
+    /// The future may be dropped at any point. This releases what was acquired, and removes the request from the queues. A future that is not
+    /// polled keeps no slot: after a queue lease, at most 5 s, it is released, and the acquisition begins again with its next poll.
     pub async fn acquire(self) -> Result<SlotGuard> {
         if self.template.options().wait == Some(Duration::ZERO) {
             let name = self.name.clone()?;
@@ -112,33 +113,39 @@ impl Semaphore {
     /// The same as [`acquire`](Self::acquire), except [`Error::NotAcquired`].
     ///
     /// # Cancel safety
-    /// The future may be dropped at any point.
+    /// The same as [`acquire`](Self::acquire).
     pub async fn try_acquire(self) -> Result<Option<SlotGuard>> {
         let names = Names::new(&self)?;
         let steps = Steps::begin(&self.handle.context, self.template.options());
-        let first = self.handle.semaphores.last_slot(&names.semaphore, self.slots);
-        let mut taken = self.slot(&names, first, &steps).try_acquire().await?.map(|guard| (first, guard));
-        if taken.is_none() {
-            self.ensure_size(&names, &steps).await?;
-            // One after the other: a try that is granted more than one slot makes the try of another caller fail.
-            for slot in (0..self.slots).filter(|slot| *slot != first) {
-                if let Some(guard) = self.slot(&names, slot, &steps).try_acquire().await? {
-                    taken = Some((slot, guard));
-                    break;
-                }
+        while let Some((slot, guard)) = self.try_slots(&names, &steps).await? {
+            if let Some(guard) = self.complete(&names, slot, guard, &steps).await? {
+                return Ok(Some(guard));
             }
         }
-        match taken {
-            Some((slot, guard)) => self.complete(&names, slot, guard, &steps).await.map(Some),
-            None => Ok(None),
+        Ok(None)
+    }
+
+    /// Tries the slot that this process has used last, and then the others.
+    async fn try_slots(&self, names: &Names, steps: &Steps) -> Result<Option<(u32, Guard)>> {
+        let first = self.handle.semaphores.last_slot(&names.semaphore, self.slots);
+        if let Some(guard) = self.slot(names, first, steps).try_acquire().await? {
+            return Ok(Some((first, guard)));
         }
+        self.ensure_size(names, steps).await?;
+        // One after the other: a try that is granted more than one slot makes the try of another caller fail.
+        for slot in (0..self.slots).filter(|slot| *slot != first) {
+            if let Some(guard) = self.slot(names, slot, steps).try_acquire().await? {
+                return Ok(Some((slot, guard)));
+            }
+        }
+        Ok(None)
     }
 
     /// Acquires a slot under the turnstile; returns `None` if the turnstile or the slot was lost before the end.
     async fn acquire_in_turn(&self, names: &Names, steps: &Steps) -> Result<Option<SlotGuard>> {
         let context = &self.handle.context;
         // A dead first waiter blocks the others no longer than any dead waiter.
-        let queue_lease = self.template.options().ttl.min(Request::MAX_QUEUE_LEASE);
+        let queue_lease = self.queue_lease();
         let shortest = *context.store.backend.capabilities().ttl.start();
         let failed = |error: Error| match steps.failed(error) {
             Error::NotAcquired { reason, .. } => Error::NotAcquired { name: names.semaphore.clone(), reason },
@@ -154,11 +161,7 @@ impl Semaphore {
             Some(Ok((slot, guard))) => {
                 // Released in the background.
                 drop(turnstile);
-                if guard.is_held() {
-                    self.complete(names, slot, guard, steps).await.map(Some)
-                } else {
-                    Ok(None)
-                }
+                self.complete(names, slot, guard, steps).await
             }
             Some(Err(error)) => {
                 join_all(turnstile.into_iter().map(|guard| guard.release_within(Some(RELEASE_LIMIT)))).await;
@@ -194,9 +197,26 @@ impl Semaphore {
         self.template.step(names.semaphore.of_semaphore(Some(slot)), steps)
     }
 
-    async fn complete(&self, names: &Names, slot: u32, guard: Guard, steps: &Steps) -> Result<SlotGuard> {
-        let now = self.handle.context.now();
-        match self.ensure_size(names, steps).await {
+    /// Returns the time for which the locks of an acquisition are kept while it is not polled.
+    fn queue_lease(&self) -> Duration {
+        self.template.options().ttl.min(Request::MAX_QUEUE_LEASE)
+    }
+
+    /// Checks the number of slots under the slot, and returns it; `None` if it was lost meanwhile, or the caller was not polled.
+    async fn complete(
+        &self,
+        names: &Names,
+        slot: u32,
+        guard: Guard,
+        steps: &Steps,
+    ) -> Result<Option<SlotGuard>> {
+        let context = &self.handle.context;
+        let now = context.now();
+        let mut kept = PartialSet::new(context.clone(), self.queue_lease());
+        kept.add(guard);
+        let checked = kept.keep_while(self.ensure_size(names, steps)).await;
+        let (Some(checked), Some(guard)) = (checked, kept.take().pop()) else { return Ok(None) };
+        match checked {
             // Another holder that begins after this finds the label of this one.
             Ok(true) => self.handle.semaphores.checked(&names.semaphore, self.slots, now),
             Ok(false) => {}
@@ -205,8 +225,11 @@ impl Semaphore {
                 return Err(error);
             }
         }
+        if !guard.is_held() {
+            return Ok(None);
+        }
         self.handle.semaphores.acquired(&names.semaphore, slot);
-        Ok(SlotGuard::new(guard, names.semaphore.clone(), slot, self.slots))
+        Ok(Some(SlotGuard::new(guard.received(), names.semaphore.clone(), slot, self.slots)))
     }
 
     /// Checks that the other holders have the same number of slots, unless this process did so a moment ago. Returns true if it was checked
@@ -236,7 +259,9 @@ impl Semaphore {
 
     /// Returns the locks of the semaphore that are in use, as far as the store can find them at a low cost.
     async fn locks_in_use(&self, names: &Names, steps: &Steps) -> Result<Vec<LockStatus>> {
-        let (handle, context, by) = (&self.handle, &self.handle.context, steps.reply_by());
+        let (handle, context) = (&self.handle, &self.handle.context);
+        // The caller keeps a slot, or the turnstile, from others meanwhile.
+        let by = steps.reply_by().min(context.now() + self.template.options().ttl);
         if context.store.inspect.as_ref().is_some_and(|inspect| inspect.lists_semaphores()) {
             let (context, prefix) = (context.clone(), names.turnstile.as_str().to_owned());
             let listing = handle.inspect(Operation::Inspect, move |store| async move {

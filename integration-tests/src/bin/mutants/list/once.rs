@@ -6,8 +6,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "once: the begin of an attempt is not recorded",
         file: "crates/polylock-core/src/once.rs",
-        from: "        job.write(Some(&hold), &run, FIRST).await?;\n",
-        to: "",
+        from: "let write = job.write(Some(&hold), &run, FIRST);",
+        to: "let write = async { Ok::<(), Error>(()) };",
         test: ("conformance", "memory::once::an_attempt_without_an_end_counts_as_failed"),
     },
     Mutant {
@@ -20,9 +20,30 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "once: the record is read before the lock is held",
         file: "crates/polylock-core/src/once.rs",
-        from: "        let (last, now) = steps.retry(Some(&hold), progress, || job.read(steps.reply_by())).await?;\n",
-        to: "",
+        from: "        let guard = lock.acquire().await.map_err(|error| steps.failed(error))?;
+        let hold = guard.shared_hold().hold().clone();
+        let ttl = self.lock.options().ttl;
+        let read = steps.retry(Some(&hold), progress, || job.read(steps.reply_by()));",
+        to: "        let before = steps.retry(None, progress, || job.read(steps.reply_by())).await;
+        let guard = lock.acquire().await.map_err(|error| steps.failed(error))?;
+        let hold = guard.shared_hold().hold().clone();
+        let ttl = self.lock.options().ttl;
+        let read = async { before };",
         test: ("conformance", "memory::once::one_of_many_tasks_runs_the_job"),
+    },
+    Mutant {
+        name: "once: the lock is kept by a caller that is not polled while the record is read",
+        file: "crates/polylock-core/src/once.rs",
+        from: "self.keep_while(guard, ttl.min(Request::MAX_QUEUE_LEASE), read)",
+        to: "self.keep_while(guard, 1000 * ttl, read)",
+        test: ("nobody", "a_job_that_is_not_polled_does_not_keep_its_lock"),
+    },
+    Mutant {
+        name: "once: the lock is kept by a caller that is not polled while the record is written",
+        file: "crates/polylock-core/src/once.rs",
+        from: "self.keep_while(guard, ttl, write)",
+        to: "self.keep_while(guard, 1000 * ttl, write)",
+        test: ("nobody", "a_job_that_is_not_polled_does_not_keep_its_lock"),
     },
     Mutant {
         name: "once: a report by token changes whatever run is the last one",

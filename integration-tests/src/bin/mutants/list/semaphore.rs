@@ -126,6 +126,20 @@ pub(super) const MUTANTS: &[Mutant] = &[
         test: ("conformance", "memory::semaphore::shows_its_slots_and_waiters"),
     },
     Mutant {
+        name: "semaphore: a slot is kept by a caller that is not polled",
+        file: "crates/polylock-core/src/semaphore/lock.rs",
+        from: "PartialSet::new(context.clone(), self.queue_lease());",
+        to: "PartialSet::new(context.clone(), 1000 * self.queue_lease());",
+        test: ("nobody", "a_semaphore_that_is_not_polled_keeps_no_slot"),
+    },
+    Mutant {
+        name: "semaphore: a slot is kept until an inspection has a reply",
+        file: "crates/polylock-core/src/semaphore/lock.rs",
+        from: "steps.reply_by().min(context.now() + self.template.options().ttl);",
+        to: "steps.reply_by();",
+        test: ("nobody", "a_slot_is_not_kept_from_its_caller_by_an_inspection_without_a_reply"),
+    },
+    Mutant {
         name: "command line: a nested run waits for the slot of its outer run",
         file: "crates/polylock-cli/src/run/nested_slot.rs",
         from: "        all if all >= slots =>",
