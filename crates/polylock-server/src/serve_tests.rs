@@ -365,7 +365,8 @@ async fn the_loss_of_one_of_several_locks_is_the_loss_of_all() {
     let acquire = async |name: &str, body: Value| {
         send(&routes, request(Method::POST, &format!("/v1/locks/{name}"), None, Some(&body))).await
     };
-    let mut several = acquire("b", json!({ "also": ["a"] })).await.into_body().into_data_stream();
+    let body = json!({ "also": ["a"], "ttl": "2s" });
+    let mut several = acquire("b", body).await.into_body().into_data_stream();
     assert_eq!(event_of(&mut several).await["event"], "granted");
     let broken = json!({ "force": true, "reason": "r" });
     send(&routes, request(Method::POST, "/v1/locks/a/break", None, Some(&broken))).await;
@@ -377,6 +378,13 @@ async fn the_loss_of_one_of_several_locks_is_the_loss_of_all() {
     };
     assert_eq!((&lost["event"], &lost["lock"]), (&json!("lost"), &json!("a")));
     assert_eq!(acquire("b", json!({ "wait": "0s" })).await.status(), StatusCode::CONFLICT);
+    // The server renews none of them any more, although the stream is open.
+    let free = async {
+        while acquire("b", json!({ "wait": "0s" })).await.status() == StatusCode::CONFLICT {
+            SystemClock.sleep_until(SystemClock.now() + Duration::from_millis(50)).await;
+        }
+    };
+    SystemClock.before(SystemClock.now() + Duration::from_secs(20), free).await.expect("its lease has ended");
     drop(several);
 }
 

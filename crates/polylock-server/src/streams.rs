@@ -213,7 +213,7 @@ enum Stage {
     Acquired(Acquired),
     Held(Held),
     /// The locks exclude others until the client releases them, or the lease ends.
-    Lost(#[expect(dead_code, reason = "it keeps the locks")] Held),
+    Lost,
     Ended,
 }
 
@@ -377,15 +377,17 @@ async fn next(service: &Inner, confirms: bool, stage: Stage) -> Option<(Option<V
                     // Of several locks, those that are not lost exclude others, too.
                     let is_kept = matches!(reason, LostReason::Broken(_) | LostReason::MaxHold)
                         || guard.guards().len() > 1;
-                    Some((Some(line), if is_kept { Stage::Lost(held) } else { Stage::Ended }))
+                    // From here on, none of them is renewed.
+                    drop(held);
+                    Some((Some(line), if is_kept { Stage::Lost } else { Stage::Ended }))
                 }
             }
         }
         // The client releases the lock when it has ended its work; until then nobody else has it, at most for the lease.
-        stage @ Stage::Lost(_) => {
+        Stage::Lost => {
             tokio::select! {
                 () = service.closes() => None,
-                () = SystemClock.sleep_until(heartbeat) => Some((None, stage)),
+                () = SystemClock.sleep_until(heartbeat) => Some((None, Stage::Lost)),
             }
         }
         Stage::Ended => None,

@@ -259,6 +259,16 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ),
     },
     Mutant {
+        name: "http: the other locks of a stream are renewed after the loss of one",
+        file: "crates/polylock-server/src/streams.rs",
+        from: "                    drop(held);\n",
+        to: "                    std::mem::forget(held);\n",
+        test: (
+            "units of library polylock_server",
+            "serve_tests::the_loss_of_one_of_several_locks_is_the_loss_of_all",
+        ),
+    },
+    Mutant {
         name: "http: the end of a stream releases its lock",
         file: "crates/polylock-server/src/streams.rs",
         from: "guard.leave_to_expire().ok();",
