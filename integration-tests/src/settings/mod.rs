@@ -45,7 +45,7 @@ pub struct Setting {
     pub sql: Vec<String>,
     /// A part of the message by which the store is refused; it is usable if there is none.
     pub refused: Option<String>,
-    /// The exit code of a refusal, 69 if it is not set.
+    /// The exit code of a refusal, 78 if it is not set.
     pub code: Option<i32>,
     /// True if the server can't have it together with the others, or is slow with it.
     #[serde(default)]
@@ -127,7 +127,7 @@ impl Lane {
             // A server may refuse only writes.
             let tried = if state.status.success() { call(&url, &["run", "-n", "n", "true"]) } else { state };
             let (code, message) = (tried.status.code(), text(&tried));
-            let expected = Some(setting.code.unwrap_or(69));
+            let expected = Some(setting.code.unwrap_or(78));
             let as_expected = code == expected && message.contains(words.as_str());
             return if as_expected {
                 Ok(())

@@ -70,7 +70,7 @@ where
 /// Completes at this time; never without a thread for it.
 async fn at(time: Moment, backend: &'static str) {
     if time == Moment::NEVER || io::run(backend, SystemClock.sleep_until(time)).await.is_err() {
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }
 

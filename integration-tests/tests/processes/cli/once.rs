@@ -5,14 +5,22 @@ use std::{
     env, fs,
     path::Path,
     process::{Command, Stdio},
+    sync::Mutex,
     thread,
     time::Duration,
 };
 
-use polylock_integration_tests::{cargo::polylock, clock, load::turn, on_stores, stores::namespace};
+use polylock_core::sync::lock;
+use polylock_integration_tests::{
+    cargo::polylock,
+    clock,
+    load::turn,
+    on_stores,
+    stores::{is_available, namespace},
+};
 use tempfile::TempDir;
 
-const LOOPS: u64 = 8;
+const LOOPS: usize = 8;
 /// The number of periods.
 const PERIODS: usize = 3;
 /// Their length in milliseconds: long enough for two attempts on a busy machine.
@@ -68,63 +76,45 @@ fn call_until(periods: usize, directory: &Path, command: impl Fn() -> Command) -
     codes
 }
 
-on_stores! { each_period_has_one_run }
-
-async fn each_period_has_one_run(store: &str) {
-    let namespace = namespace(store).await;
-    let (periods, period_ms) = env::var(LONG_RUN)
-        .map_or((PERIODS, PERIOD_MS), |number| (number.parse().unwrap(), PERIOD_OF_LONG_RUN_MS));
+/// Calls the command in several loops, each with the store that `url` returns for its number before each call, until that many periods have
+/// begun. Returns the exit codes of each loop. With `clocks`, a library, the loops have different clocks.
+fn call_in_loops(
+    (periods, period_ms): (usize, u64),
+    directory: &Path,
+    clocks: Option<&str>,
+    url: impl Fn(usize) -> String + Sync,
+) -> Vec<BTreeSet<i32>> {
     let every = format!("{period_ms}ms");
-    let _turn = turn().await;
-    let (began, directory) = (clock::now(), TempDir::new().unwrap());
-    let library = clock_library(directory.path());
-    // The processes that share a SQLite file are on one machine, and SQLite reads its clock.
-    let has_server = !store.starts_with("sqlite");
-    let codes: Vec<_> = thread::scope(|scope| {
+    thread::scope(|scope| {
         let loops: Vec<_> = (0..LOOPS)
             .map(|number| {
                 // From 2.5 s behind to 2.5 s ahead of the machine.
-                let ahead_ms = i64::try_from(5000 * number / (LOOPS - 1)).unwrap() - 2500;
-                let offset = directory.path().join(format!("offset-{number}"));
+                let ahead_ms = 5000 * i64::try_from(number).unwrap() / (LOOPS as i64 - 1) - 2500;
+                let offset = directory.join(format!("offset-{number}"));
                 fs::write(&offset, (ahead_ms * 1_000_000).to_ne_bytes()).unwrap();
-                let (library, url, directory, every) = (&library, namespace.url(), directory.path(), &every);
+                let (every, url) = (&every, &url);
                 scope.spawn(move || {
-                    call_until(periods + 1, directory, || {
+                    call_until(periods, directory, || {
                         let mut once = Command::new(polylock());
                         once.env_remove("POLYLOCK_STORE").env("POLYLOCK_CONFIG", "/dev/null");
                         once.env("PERIOD_MS", period_ms.to_string());
-                        if has_server {
+                        if let Some(library) = clocks {
                             once.env("LD_PRELOAD", library).env("POLYLOCK_CLOCK", &offset);
                         }
-                        once.args([
-                            "-S",
-                            url,
-                            "once",
-                            "--every",
-                            every,
-                            "--retries",
-                            "1",
-                            "--wait",
-                            "30s",
-                            "job",
-                            "sh",
-                            "-c",
-                            RUN,
-                        ]);
+                        let retries = ["--retries", "1", "--wait", "30s"];
+                        once.args(["-S", &url(number), "once", "--every", every]).args(retries);
+                        once.args(["job", "sh", "-c", RUN]);
                         once
                     })
                 })
             })
             .collect();
         loops.into_iter().map(|of| of.join().unwrap()).collect()
-    });
-    if codes.iter().all(|codes| codes.contains(&UNSUPPORTED)) {
-        let keeps_records = !matches!(store, "zookeeper" | "azure") && !store.starts_with("redlock");
-        assert!(!keeps_records, "{store} keeps records");
-        return;
-    }
-    let mut runs = runs(directory.path());
-    println!("{store}: {} periods in {:.2?}", runs.len(), clock::now().since(began));
+    })
+}
+
+/// Checks that each of at least `periods` periods has one run, or a failed one and its repetition.
+fn check(mut runs: Runs, periods: usize, period_ms: u64) {
     // The last one may not have ended.
     runs.pop_last();
     assert!(runs.len() >= periods, "{runs:?}");
@@ -136,4 +126,70 @@ async fn each_period_has_one_run(store: &str) {
         let expected = if *begin == begins[0] && attempts.len() == 1 { &expected[..1] } else { expected };
         assert_eq!(attempts, expected, "the attempts of the period at {begin} ms");
     }
+}
+
+on_stores! { each_period_has_one_run }
+
+async fn each_period_has_one_run(store: &str) {
+    let namespace = namespace(store).await;
+    let (periods, period_ms) = env::var(LONG_RUN)
+        .map_or((PERIODS, PERIOD_MS), |number| (number.parse().unwrap(), PERIOD_OF_LONG_RUN_MS));
+    let _turn = turn().await;
+    let (began, directory) = (clock::now(), TempDir::new().unwrap());
+    let library = clock_library(directory.path());
+    // The processes that share a SQLite file are on one machine, and SQLite reads its clock.
+    let clocks = (!store.starts_with("sqlite")).then_some(library.as_str());
+    let url = |_| namespace.url().to_owned();
+    let codes = call_in_loops((periods + 1, period_ms), directory.path(), clocks, url);
+    if codes.iter().all(|codes| codes.contains(&UNSUPPORTED)) {
+        let keeps_records = !matches!(store, "zookeeper" | "azure") && !store.starts_with("redlock");
+        assert!(!keeps_records, "{store} keeps records");
+        return;
+    }
+    let runs = runs(directory.path());
+    println!("{store}: {} periods in {:.2?}", runs.len(), clock::now().since(began));
+    check(runs, periods, period_ms);
+}
+
+/// Moves the loops through these steps, half of them one period earlier. No loop begins a step while another one is two behind.
+async fn move_through(steps: &[&str], periods: usize) -> Runs {
+    let _turn = turn().await;
+    let directory = TempDir::new().unwrap();
+    let steps_of_loops = Mutex::new([0; LOOPS]);
+    let url = |number: usize| {
+        let mut of_loops = lock(&steps_of_loops);
+        let wanted = usize::midpoint(runs(directory.path()).len(), (number + 1) % 2);
+        let least = of_loops.iter().copied().min().unwrap();
+        of_loops[number] = wanted.min(least + 1).min(steps.len() - 1);
+        steps[of_loops[number]].to_owned()
+    };
+    call_in_loops((periods + 1, PERIOD_MS), directory.path(), None, url);
+    assert_eq!(*lock(&steps_of_loops), [steps.len() - 1; LOOPS], "the last step of each loop");
+    runs(directory.path())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_period_of_a_migration_has_one_run() {
+    if !is_available("redis").await {
+        return;
+    }
+    let [old, new] = [namespace("sqlite_normal").await, namespace("redis").await];
+    let both = format!("both:{};{}", old.url(), new.url());
+    let runs = move_through(&[old.url(), &both, new.url()], 6).await;
+    println!("{runs:?}");
+    check(runs, 6, PERIOD_MS);
+}
+
+/// The counterexample: without the step in between, both halves run the job.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_moves_at_once_runs_twice() {
+    if !is_available("redis").await {
+        return;
+    }
+    let [old, new] = [namespace("sqlite_normal").await, namespace("redis").await];
+    let runs = move_through(&[old.url(), new.url()], 3).await;
+    assert!(
+        runs.values().any(|attempts| attempts.iter().filter(|number| **number == 1).count() > 1),
+        "{runs:?}"
+    );
 }
