@@ -434,7 +434,7 @@ impl Client {
         match finish(held, end, &mut self.random).await {
             // The loss, or a release that the store has not confirmed by the end of the lease.
             Err(error) if !error.is_temporary() && error.lost().is_none() => {
-                process.files.error(&self.name, &error)
+                process.files.error(&self.name, &error);
             }
             _ => {}
         }

@@ -113,8 +113,8 @@ impl Watched {
                 replication::<String>(former, "master_link_status").await.as_deref() == Some("up")
             })
             .await;
-            ask(former, &["CONFIG", "SET", "min-replicas-to-write", "0"]).await
-        })
+            ask::<()>(former, &["CONFIG", "SET", "min-replicas-to-write", "0"]).await
+        });
     }
 
     fn blocking<T: Send>(&self, future: impl Future<Output = RedisResult<T>> + Send) -> T {
