@@ -212,7 +212,8 @@ pub fn own_with(target: &str, settings: &[&str], keys: &str) -> Result<Own, Miss
         _ => Err(Missing(format!("the target {target:?} has no servers of its own"))),
     })?;
     if !keys.is_empty() && !target.starts_with("redlock") {
-        own.namespace.url = format!("{}&{keys}", own.namespace.url);
+        let joint = if own.namespace.url.contains('?') { '&' } else { '?' };
+        own.namespace.url = format!("{}{joint}{keys}", own.namespace.url);
     }
     Ok(own)
 }
