@@ -23,7 +23,7 @@ use unreliable::{locks_by, pass, running, soon};
 
 /// Longer than any test, also by a clock that runs faster.
 const HOUR: Duration = Duration::from_secs(3600);
-/// Longer than the time after which a lock is passed on whose caller is not polled.
+/// Longer than the time for which a caller that is not polled keeps a lock.
 const UNPOLLED: Duration = Request::MAX_QUEUE_LEASE.saturating_mul(2);
 
 /// The in-memory store, declared as one whose operations begin on its I/O thread: from its first poll on, a request goes on by itself.

@@ -9,7 +9,9 @@ use std::{
 };
 
 use clap::Parser;
-use polylock::{Clock, Error, Guard, HoldHandle, InvalidHandle, Label, LockName, Locks, SystemClock};
+use polylock::{
+    Clock, Error, Guard, HoldHandle, InvalidHandle, Label, LockName, Locks, LostReason, SystemClock,
+};
 use rustix::process::{Pid, Signal, setsid};
 use serde_json::json;
 use tokio::sync::oneshot;
@@ -48,19 +50,62 @@ pub(crate) async fn acquire(global: &Global, args: &Acquire, output: &Output) ->
         signal = signals.next_termination() => return Ok(exit::SIGNAL + signal_number(signal)),
     };
     if !args.hold {
-        let hold = guard.into_handle().await?;
-        return match output.deliver(&line(&hold, hold.ttl(), output)) {
-            Ok(()) => Ok(0),
-            Err(failure) => Err(after_release(failure, locks.release(&hold)).await),
-        };
+        return leave(&locks, guard, &mut signals, output).await;
     }
-    if let Err(failure) = output.deliver(&line(&guard.handle()?, guard.remaining(), output)) {
+    let delivered = tokio::select! {
+        delivered = deliver(line(&guard.handle()?, guard.remaining(), output), output) => delivered,
+        reason = guard.lost() => return Err(Error::Lost { name: guard.name().clone(), reason }.into()),
+        signal = signals.next_termination() => {
+            return Ok(guard.release().await.map(|()| exit::SIGNAL + signal_number(signal))?);
+        }
+    };
+    if let Err(failure) = delivered {
         return Err(after_release(failure, guard.release()).await);
     }
     tokio::select! {
         reason = guard.lost() => Err(Error::Lost { name: guard.name().clone(), reason }.into()),
         _ = signals.next_termination() => Ok(guard.release().await.map(|()| 0)?),
     }
+}
+
+/// Prints the handle of a hold, and leaves it without a process.
+async fn leave(locks: &Locks, guard: Guard, signals: &mut Signals, output: &Output) -> Result<u8, Failure> {
+    let (began, handle) = (SystemClock.now(), guard.handle()?);
+    let release = || locks.release(&handle);
+    let end_by = async |signal| Ok(release().await.map(|()| exit::SIGNAL + signal_number(signal))?);
+    let renewed = tokio::select! {
+        renewed = guard.into_handle() => renewed,
+        signal = signals.next_termination() => return end_by(signal).await,
+    };
+    let hold = match renewed {
+        Ok(hold) => hold,
+        Err(error) if error.lost().is_some() => return Err(error.into()),
+        Err(error) => return Err(after_release(error.into(), release()).await),
+    };
+    let lost = || {
+        let lost = Error::Lost { name: hold.name().clone(), reason: LostReason::DeadlineReached };
+        with_outcome(lost.into(), "nobody has read its handle from stdout before")
+    };
+    let end = began + hold.ttl();
+    tokio::select! {
+        delivered = deliver(line(&hold, hold.ttl(), output), output) => match delivered {
+            Ok(()) if SystemClock.now() < end => Ok(0),
+            Ok(()) => Err(lost()),
+            Err(failure) => Err(after_release(failure, release()).await),
+        },
+        () = SystemClock.sleep_until(end) => Err(lost()),
+        signal = signals.next_termination() => end_by(signal).await,
+    }
+}
+
+/// Prints a line with a handle, on a thread of its own: a pipe that nobody reads blocks it. The end of the process does not wait for the thread.
+async fn deliver(line: String, output: &Output) -> Result<(), Failure> {
+    let (output, (sender, delivered)) = (*output, oneshot::channel());
+    let printing = thread::Builder::new().spawn(move || sender.send(output.deliver(&line)));
+    printing.map_err(|error| internal("start a thread for stdout", &error))?;
+    delivered
+        .await
+        .unwrap_or_else(|_| Err(Failure::new(INTERNAL, "the thread for stdout has failed".to_owned())))
 }
 
 /// Renews a hold.

@@ -4,6 +4,7 @@ use std::{
     fs::File,
     io::{PipeReader, PipeWriter, Read, Write},
     os::fd::{AsFd, AsRawFd, OwnedFd},
+    process::Stdio,
     time::Duration,
 };
 
@@ -82,6 +83,37 @@ fn unread_pipes_delay_neither_the_command_nor_a_signal_nor_the_release() {
         assert_eq!(run.code(), Some(5), "it ends although the pipes are not read");
         assert_eq!(workspace.read("got"), "got\n");
         drop((status, stderr));
+    }
+}
+
+/// A write of the handle blocks. A signal, or the end of the hold, ends the command all the same, and nobody holds the lock then.
+#[test]
+fn a_handle_that_nobody_reads_keeps_no_lock() {
+    let own_pid = std::process::id();
+    let (signal, by_break) = ("kill", "break --yes --force gpu");
+    for (arguments, end, code) in [
+        ("--hold gpu".to_owned(), signal, Some(143)),
+        ("gpu".to_owned(), signal, Some(143)),
+        (format!("--while-pid {own_pid} gpu"), signal, None),
+        ("--hold gpu".to_owned(), by_break, Some(79)),
+        ("--for 2s gpu".to_owned(), "expire", Some(79)),
+    ] {
+        let workspace = Workspace::new();
+        let (reader, stdout) = full_pipe();
+        let mut acquire = workspace.polylock();
+        acquire.arg("acquire").args(arguments.split(' ')).stdout(stdout).stderr(Stdio::piped());
+        let acquire = Running(Some(acquire.spawn().unwrap()));
+        let is_held = || workspace.status("gpu")["state"] == "held";
+        eventually("it holds the lock", is_held);
+        match end {
+            "kill" => acquire.signal(Signal::TERM),
+            "expire" => {}
+            end => assert!(workspace.call(end).status.success()),
+        }
+        let ended = acquire.finish();
+        assert_eq!(ended.status.code(), code, "{arguments}, {end}: {}", stderr(&ended));
+        eventually("nobody holds the lock", || !is_held());
+        drop(reader);
     }
 }
 

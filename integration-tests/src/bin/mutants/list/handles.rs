@@ -39,6 +39,13 @@ pub(super) const MUTANTS: &[Mutant] = &[
         test: ("cli", "handles::a_hold_whose_handle_nobody_receives_is_released"),
     },
     Mutant {
+        name: "handles: a handle that nobody reads makes the command deaf",
+        file: "crates/polylock-cli/src/command/handles.rs",
+        from: "let printing = thread::Builder::new().spawn(move || sender.send(output.deliver(&line)));",
+        to: "let printing = io::Result::Ok(sender.send(output.deliver(&line)));",
+        test: ("cli", "unread::a_handle_that_nobody_reads_keeps_no_lock"),
+    },
+    Mutant {
         name: "handles: a closed reader of a handle is no error",
         file: "crates/polylock-cli/src/output/mod.rs",
         from: "            false => Err(Failure::new(INTERNAL, \"can't write to stdout: it is a closed pipe\")),",
