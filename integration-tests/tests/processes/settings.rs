@@ -28,14 +28,16 @@ lanes! { postgres mariadb redis zookeeper }
 
 async fn keeps_its_promises(store: &str) {
     let lane = Lane::of(store).unwrap();
-    lane.check(&lane.together(), Suite::Whole).await.unwrap();
+    lane.check(&lane.together(), Suite::Quick).await.unwrap();
 }
 
 async fn is_refused(store: &str) {
     let lane = Lane::of(store).unwrap();
     let settings = lane.settings();
     assert!(settings.len() >= 15, "{}", settings.len());
-    for setting in settings.iter().filter(|setting| setting.refused.is_some()) {
+    let refused: Vec<_> = settings.iter().filter(|setting| setting.refused.is_some()).collect();
+    assert!(!refused.is_empty());
+    for setting in refused {
         if let Err(problem) = lane.check(setting, Suite::Quick).await {
             panic!("{setting:?}: {problem}");
         }
