@@ -6,6 +6,7 @@
 mod mariadb;
 mod postgres;
 mod redis;
+mod roles;
 
 use std::{
     fmt,
@@ -16,7 +17,8 @@ use std::{
 
 use polylock_testkit::Missing;
 
-use super::private::{PrivateServer, Server, blocking};
+use self::roles::Roles;
+use super::private::{PrivateServer, Server};
 use crate::proxy::{End, Flow, Proxy};
 
 /// Starts a PostgreSQL server with `settings` and a synchronous standby.
@@ -167,36 +169,4 @@ impl Pair {
     fn redirect_to(&self, server: &PrivateServer) {
         self.address.redirect_to(([127, 0, 0, 1], server.port()).into());
     }
-}
-
-/// The roles of two servers of a product.
-trait Roles: fmt::Debug + Send + Sync {
-    /// Returns the URL of the primary for clients.
-    fn url(&self, primary: &PrivateServer) -> String {
-        primary.url().to_owned()
-    }
-
-    /// Ends the role of the primary: it accepts no writes any more, and the standby has all that it has acknowledged. Returns the server that
-    /// clients may read from until the standby is promoted.
-    fn resign<'p>(
-        &self,
-        primary: &'p PrivateServer,
-        standby: &'p PrivateServer,
-        kills: bool,
-    ) -> &'p PrivateServer;
-
-    /// Makes the standby accept writes.
-    fn promote(&self, standby: &PrivateServer);
-
-    /// Makes the former primary a standby, and returns when it has all writes of the primary.
-    fn follow(&self, former: &PrivateServer, primary: &PrivateServer);
-}
-
-/// Runs `future` to its end.
-///
-/// # Panics
-/// If it fails.
-fn done<T: Send, E: fmt::Display>(what: &str, future: impl Future<Output = Result<T, E>> + Send) -> T {
-    let future = async { future.await.map_err(|error| error.to_string()) };
-    blocking(future).and_then(|done| done).unwrap_or_else(|why| panic!("{what}: {why}"))
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Configuration;
+use super::settings::Configuration;
 use crate::{
     chaos::plan::{Kind, Large},
     servers::{azurite, redis},
@@ -37,7 +37,7 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 
 const OUTAGE: &str = "polylock.outage=2s";
 
-pub(super) const PROMISED: Configuration = Configuration {
+const PROMISED: Configuration = Configuration {
     name: "",
     target: "",
     settings: &[],

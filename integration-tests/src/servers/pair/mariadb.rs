@@ -3,7 +3,7 @@
 use polylock_testkit::Missing;
 use sqlx::{AssertSqlSafe, Connection, Executor, MySqlConnection, Row};
 
-use super::{Roles, done};
+use super::roles::{Roles, done};
 use crate::servers::{mariadb as server, private::PrivateServer};
 
 /// The settings of both servers.

@@ -6,7 +6,7 @@ use polylock_testkit::Missing;
 use rustix::process::{Pid, Signal, kill_process};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row};
 
-use super::{Roles, done};
+use super::roles::{Roles, done};
 use crate::{
     clock::{self, TIMEOUT},
     servers::{keeper, postgres as server, private::PrivateServer},

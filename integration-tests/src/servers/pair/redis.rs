@@ -3,7 +3,7 @@
 use polylock_testkit::Missing;
 use redis::{InfoDict, RedisResult};
 
-use super::{Roles, done};
+use super::roles::{Roles, done};
 use crate::{
     clock,
     servers::{private::PrivateServer, redis as server},
