@@ -8,6 +8,7 @@
 #   scripts/test.sh lint       one part of the daily run: format, lint, features, test, elections, mutants, doc, template, package, packages,
 #                              clients, console, deny, schemas or record
 #   scripts/test.sh periods    a job that runs once in each of a thousand periods of two seconds, on Redis: 34 minutes
+#   scripts/test.sh settings   the conformance suite under each of many settings of the servers, each alone: an hour
 #
 # A store's server that can't be started is a failure, not a skip.
 set -euo pipefail
@@ -382,6 +383,15 @@ periods() {
     POLYLOCK_TEST_PERIODS=1000 cargo test --workspace --all-features --locked --test processes cli::once::redis
 }
 
+# Servers with settings that break other programs.
+settings() {
+    say "settings"
+    cargo build --quiet --locked --workspace --all-features --bins
+    for store in postgres mariadb redis zookeeper; do
+        POLYLOCK_TEST_BUILT=1 "$target/debug/settings" "$store"
+    done
+}
+
 # Real processes on real servers under faults, of all stores: see docs/safety.md. The results are not added to that page.
 record() {
     say "safety record"
@@ -414,7 +424,7 @@ case "${1:-all}" in
         fi
         say "all passed" ;;
     daily) format; lint; features; build; tests; elections; mutants; doc; template; package; packages; clients; console; deny; schemas; record; say "all passed" ;;
-    format | lint | features | elections | periods | mutants | doc | template | package | packages | clients | console | deny | schemas | record) "$1" ;;
+    format | lint | features | elections | periods | settings | mutants | doc | template | package | packages | clients | console | deny | schemas | record) "$1" ;;
     test) build; tests ;;
     # Called by `comparison.sh`: the servers are installed now.
     servers) ;;
@@ -422,5 +432,5 @@ case "${1:-all}" in
     prepare) prepare ;;
     lanes) lanes ;;
     lane) lane "$2" ;;
-    *) echo "unknown part: $1 (daily, format, lint, features, test, elections, periods, mutants, doc, template, package, packages, clients, console, deny, schemas, record)" >&2; exit 64 ;;
+    *) echo "unknown part: $1 (daily, format, lint, features, test, elections, periods, settings, mutants, doc, template, package, packages, clients, console, deny, schemas, record)" >&2; exit 64 ;;
 esac

@@ -6,7 +6,7 @@
 
 use std::{env, error::Error, process::ExitCode};
 
-use polylock_integration_tests::settings::{LANES, Lane, Suite};
+use polylock_integration_tests::settings::{LANES, Lane};
 
 #[tokio::main]
 async fn main() -> Result<ExitCode, Box<dyn Error>> {
@@ -24,7 +24,7 @@ async fn main() -> Result<ExitCode, Box<dyn Error>> {
         if !name.contains(part) {
             continue;
         }
-        match lane.check(&setting, Suite::Whole).await {
+        match lane.check(&setting).await {
             Ok(()) => println!("{}  {name}", if setting.refused.is_some() { "refused" } else { "ok     " }),
             Err(problem) => {
                 failures += 1;

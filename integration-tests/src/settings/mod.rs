@@ -34,7 +34,7 @@ pub const LANES: [Lane; 4] = [
 ];
 
 /// Settings that belong together.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Setting {
     /// The settings with which the server is started, in its format.
@@ -47,23 +47,11 @@ pub struct Setting {
     pub refused: Option<String>,
     /// The exit code of a refusal, 78 if it is not set.
     pub code: Option<i32>,
-    /// True if the server can't have it together with the others, or is slow with it.
-    #[serde(default)]
-    pub contradicts: bool,
 }
 
 #[derive(Deserialize)]
 struct File {
     setting: Vec<Setting>,
-}
-
-/// The part of the suite that runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Suite {
-    /// The groups that `polylock check --quick` runs.
-    Quick,
-    /// All cases.
-    Whole,
 }
 
 impl Lane {
@@ -83,18 +71,6 @@ impl Lane {
         file.setting
     }
 
-    /// Returns all settings that are accepted and that one server can have, as one.
-    #[must_use]
-    pub fn together(&self) -> Setting {
-        let accepted =
-            self.settings().into_iter().filter(|setting| setting.refused.is_none() && !setting.contradicts);
-        accepted.fold(Setting::default(), |mut all, setting| {
-            all.set.extend(setting.set);
-            all.sql.extend(setting.sql);
-            all
-        })
-    }
-
     /// Starts a server with this setting, and checks the store there.
     ///
     /// # Errors
@@ -102,7 +78,7 @@ impl Lane {
     ///
     /// # Panics
     /// If the server does not start, or refuses a statement.
-    pub async fn check(&self, setting: &Setting, suite: Suite) -> Result<(), String> {
+    pub async fn check(&self, setting: &Setting) -> Result<(), String> {
         let set: Vec<&str> = setting.set.iter().map(String::as_str).collect();
         let server = block_in_place(|| (self.start)(&set)).unwrap_or_else(|missing| panic!("{}", missing.0));
         let mut url = server.url().to_owned();
@@ -138,8 +114,7 @@ impl Lane {
         if !state.status.success() {
             return Err(text(&state));
         }
-        let quick: &[&str] = if suite == Suite::Quick { &["--quick"] } else { &[] };
-        let checked = call(&url, &[&["check", "--only", "conformance"], quick].concat());
+        let checked = call(&url, &["check", "--only", "conformance"]);
         if checked.status.success() { Ok(()) } else { Err(text(&checked)) }
     }
 }

@@ -89,7 +89,7 @@ fn call_in_loops(
         let loops: Vec<_> = (0..LOOPS)
             .map(|number| {
                 // From 2.5 s behind to 2.5 s ahead of the machine.
-                let ahead_ms = 5000 * i64::try_from(number).unwrap() / (LOOPS as i64 - 1) - 2500;
+                let ahead_ms = i64::try_from(5000 * number / (LOOPS - 1)).unwrap() - 2500;
                 let offset = directory.join(format!("offset-{number}"));
                 fs::write(&offset, (ahead_ms * 1_000_000).to_ne_bytes()).unwrap();
                 let (every, url) = (&every, &url);
