@@ -386,7 +386,8 @@ async fn a_job_that_is_not_polled_does_not_keep_its_lock() {
         store.poll_until_silent(&mut unpolled).await;
         assert!(store.other().lock("n").try_acquire().await.unwrap().is_none(), "it is granted");
         pass(&clock, 2 * UNPOLLED).await;
-        acquired(&store.other(), "n").await.release().await.unwrap();
+        // The clock runs: otherwise the lock would not be renewed, and its lease would end.
+        running(&clock, acquired(&store.other(), "n")).await.release().await.unwrap();
         store.speak();
         let begun = running(&clock, unpolled).await.unwrap();
         let OnceBegin::Due(attempt) = begun else { panic!("{begun:?}") };
