@@ -74,3 +74,42 @@ fn describe(error: &reqwest::Error) -> String {
     }
     if error.source().is_none() { "the request failed".to_owned() } else { cause.to_string() }
 }
+
+#[cfg(test)]
+mod tests {
+    use polylock_core::failure::checks;
+
+    use super::*;
+
+    /// Returns the failure with this code in the table.
+    fn failure(code: &str) -> Failure {
+        let problem = |kind: &str, status| Failure::Refused(Problem::new(kind, "refused", status, "refused"));
+        match (code, code.parse()) {
+            ("no connection", _) => Failure::NotSent(String::new()),
+            ("no reply", _) => Failure::Unanswered(String::new()),
+            ("certificate", _) => Failure::Untrusted(String::new()),
+            ("reply", _) => Failure::Invalid(String::new()),
+            (_, Ok(status)) => problem("", status),
+            (word, Err(_)) => problem(word, 500),
+        }
+    }
+
+    fn diagnose(failure: Failure) -> (Fault, bool) {
+        match failure.at(Operation::Claim, "here") {
+            Error::Unavailable(error) => (error.fault, error.rejects_credentials),
+            other => panic!("{other}"),
+        }
+    }
+
+    #[test]
+    fn the_page_has_the_fault_of_each_error() {
+        let table = checks::errors(include_str!("docs.md"));
+        for (code, fault, rejected) in &table {
+            assert_eq!(diagnose(failure(code)), (*fault, *rejected), "{code}");
+        }
+        let is_listed = |status: u16| table.iter().any(|(code, ..)| *code == status.to_string());
+        for status in (400..600).filter(|status| !is_listed(*status)) {
+            assert_eq!(diagnose(failure(&status.to_string())), (Fault::Permanent, false), "{status}");
+        }
+    }
+}
