@@ -69,7 +69,9 @@ impl LockName {
     /// [`InvalidName`] states the problem.
     pub fn from_store(name: impl AsRef<str>) -> Result<Self, InvalidName> {
         let name = name.as_ref();
-        let Some((semaphore, slot)) = name.split_once(PART) else { return Self::new(name) };
+        // No semaphore has an empty name.
+        let parts = name.split_once(PART).filter(|(semaphore, _)| !semaphore.is_empty());
+        let Some((semaphore, slot)) = parts else { return Self::new(name) };
         let semaphore = Self::new(semaphore)?;
         let slot =
             if slot.is_empty() { None } else { slot.parse().ok().filter(|slot| *slot < Self::MAX_SLOTS) };
@@ -83,6 +85,7 @@ impl LockName {
     /// # Errors
     /// [`InvalidName`] if the name is not one of a semaphore, or no semaphore has a slot with this number.
     pub fn of_slot(semaphore: &str, slot: u32) -> Result<Self, InvalidName> {
+        Self::new(semaphore)?;
         Self::from_store(format!("{semaphore}{PART}{slot}"))
     }
 
@@ -235,6 +238,8 @@ mod tests {
         let longest = LockName::new("x".repeat(LockName::MAX_SEMAPHORE_BYTES)).unwrap();
         let slot = longest.of_semaphore(Some(LockName::MAX_SLOTS - 1));
         assert_eq!(slot.as_str().len(), LockName::MAX_BYTES);
+        assert_eq!(LockName::from_store("\0"), Err(InvalidName::Nul { at: 0 }));
+        assert_eq!(LockName::of_slot("", 0), Err(InvalidName::Empty));
         assert_eq!(LockName::from_store(slot.as_str()), Ok(slot));
         assert!(LockName::from_store(format!("{}\x001", "x".repeat(251))).is_err());
     }
