@@ -72,8 +72,8 @@ impl Periods {
     /// Returns the period that contains `time`.
     fn containing(&self, time: Duration) -> Period {
         let days = self.every.as_secs() / DAY.as_secs();
-        if let Some(period) = self.zone.as_ref().and_then(|zone| zone.period(days, self.at, time)) {
-            return period;
+        if let Some(days) = self.zone.as_ref().and_then(|zone| zone.period(days, self.at, time)) {
+            return Period { begin: days.start, end: days.end };
         }
         let every = self.every.as_millis().max(1);
         // One period is added before the subtraction, so that it does not go below zero.

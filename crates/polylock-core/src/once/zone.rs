@@ -1,6 +1,6 @@
 //! The days of a time zone.
 
-use std::time::Duration;
+use std::{ops::Range, time::Duration};
 
 use jiff::{
     SignedDuration, Timestamp,
@@ -8,7 +8,6 @@ use jiff::{
     tz,
 };
 
-use super::period::Period;
 use crate::url::nearest;
 
 /// A time zone, by whose calendar the periods of a job are counted: see [`Once::time_zone`](super::Once::time_zone).
@@ -84,7 +83,7 @@ impl TimeZone {
     }
 
     /// Returns the period of this many days that contains `time`. It begins at the time of day `at`. `None` if the calendar ends before.
-    pub(super) fn period(&self, days: u64, at: Duration, time: Duration) -> Option<Period> {
+    pub(super) fn period(&self, days: u64, at: Duration, time: Duration) -> Option<Range<Duration>> {
         let (days, time) = (i64::try_from(days).ok()?, i64::try_from(time.as_millis()).ok()?);
         let date = self.0.to_datetime(Timestamp::from_millisecond(time).ok()?).date();
         let begin = |number: i64| self.begin(number * days, at);
@@ -94,7 +93,7 @@ impl TimeZone {
             number -= 1;
         }
         let since_1970 = |millis: i64| Duration::from_millis(u64::try_from(millis).unwrap_or_default());
-        Some(Period { begin: since_1970(begin(number)?), end: since_1970(begin(number + 1)?) })
+        Some(since_1970(begin(number)?)..since_1970(begin(number + 1)?))
     }
 
     /// Returns the time `at` of this day after 1 January 1970, in milliseconds since 1970: the first one if the clock shows it twice, and
@@ -139,7 +138,7 @@ mod tests {
             let quarters = (0..).map(|quarter| begin + quarter * (HOUR / 4)).take_while(|time| *time < end);
             for time in quarters.chain([end - Duration::from_millis(1)]) {
                 let period = zone_of.period(1, at.unwrap(), time);
-                assert_eq!(period, Some(Period { begin, end }), "{zone} {time:?} of {pair:?}");
+                assert_eq!(period, Some(begin..end), "{zone} {time:?} of {pair:?}");
             }
         }
     }
@@ -216,11 +215,11 @@ mod tests {
         let zone = TimeZone::named("Europe/London").unwrap();
         let at_night = 2 * HOUR;
         let period = zone.period(7, at_night, utc("2027-03-28T12:00Z")).unwrap();
-        assert_eq!([period.begin, period.end], [utc("2027-03-25T02:00Z"), utc("2027-04-01T01:00Z")]);
-        assert_eq!(zone.period(7, at_night, period.end).unwrap().begin, period.end);
+        assert_eq!([period.start, period.end], [utc("2027-03-25T02:00Z"), utc("2027-04-01T01:00Z")]);
+        assert_eq!(zone.period(7, at_night, period.end).unwrap().start, period.end);
         // 1970 had not begun then, and years after 9999 have no calendar.
         let first = zone.period(1, Duration::ZERO, Duration::ZERO).unwrap();
-        assert_eq!([first.begin, first.end], [Duration::ZERO, 23 * HOUR]);
+        assert_eq!([first.start, first.end], [Duration::ZERO, 23 * HOUR]);
         assert_eq!(zone.period(1, Duration::ZERO, Duration::MAX), None);
         assert_eq!(zone.period(3652, Duration::ZERO, utc("9999-06-01T00:00Z")), None);
     }
