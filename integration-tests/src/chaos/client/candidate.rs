@@ -1,6 +1,6 @@
 //! Candidates of an election. They wait for the store without a limit, so nothing but the end of the run ends them.
 
-use std::sync::atomic::Ordering::SeqCst;
+use std::{sync::atomic::Ordering::SeqCst, time::Duration};
 
 use polylock::Mode;
 use polylock_core::sync::lock;
@@ -17,6 +17,11 @@ impl Client {
         let (process, owner) = (self.process.clone(), self.new_owner());
         let [name, ..] = LONG;
         let mut election = process.locks.election(name).owner(&owner);
+        let (short, long) = process.work.leases;
+        if short != long {
+            // As for the other holders of these locks: the next one waits for the lease of a killed leader.
+            election = election.ttl(Duration::from_millis(short));
+        }
         for _ in 0..TERMS {
             let attempt = process.recorder.invoke(name, &self.name, Mode::Exclusive);
             let entry = (name.to_owned(), self.name.clone(), now().as_nanos());
