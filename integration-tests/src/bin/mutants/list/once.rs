@@ -89,8 +89,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "once: a day of a time zone has 24 hours",
         file: "crates/polylock-core/src/once/zone.rs",
-        from: "end: since_1970(begin(number + 1)?)",
-        to: "end: since_1970(begin(number)? + days * 86_400_000)",
+        from: "..since_1970(begin(number + 1)?)",
+        to: "..since_1970(begin(number)? + days * 86_400_000)",
         test: ("units of library polylock_core", "once::zone::tests::days_have_23_and_25_hours"),
     },
     Mutant {
