@@ -190,14 +190,20 @@ async fn a_shutdown_keeps_only_a_lock_that_its_holder_has_received() {
     drop((received, busy));
 }
 
-/// Returns the first guard of an owner, and its second acquisition, which has entered the hold and was not polled since.
-async fn entered(two: &Two) -> (Guard, impl Future<Output = Result<Guard>> + Unpin) {
+/// Returns two acquisitions of one owner, which are not polled from the release of the lock on.
+async fn entering(two: &Two) -> [impl Future<Output = Result<Guard>> + Unpin; 2] {
     let (owner, holder) = (OwnerId::unique(), acquired(&two.other, "a").await);
     let entering = || Box::pin(two.locks.lock("a").reentrant(&owner).acquire());
-    let (mut first, mut second) = (entering(), entering());
-    two.poll_until_queued(&mut first, "a").await;
-    assert!(poll_once(&mut second).await.is_none());
+    let mut both = [entering(), entering()];
+    two.poll_until_queued(&mut both[0], "a").await;
+    assert!(poll_once(&mut both[1]).await.is_none());
     holder.release().await.unwrap();
+    both
+}
+
+/// Returns the first guard of an owner, and its second acquisition, which has entered the hold and was not polled since.
+async fn entered(two: &Two) -> (Guard, impl Future<Output = Result<Guard>> + Unpin) {
+    let [first, second] = entering(two).await;
     let first = soon(first).await.unwrap();
     two.until_granted(2).await;
     (first, second)
@@ -218,12 +224,7 @@ async fn an_entry_that_is_not_polled_does_not_keep_the_lock() {
 #[tokio::test]
 async fn the_first_of_two_acquisitions_does_not_keep_the_lock_of_the_second_while_it_is_not_polled() {
     let two = Two::new();
-    let (owner, holder) = (OwnerId::unique(), acquired(&two.other, "a").await);
-    let entering = || Box::pin(two.locks.lock("a").reentrant(&owner).acquire());
-    let (mut first, mut second) = (entering(), entering());
-    two.poll_until_queued(&mut first, "a").await;
-    assert!(poll_once(&mut second).await.is_none());
-    holder.release().await.unwrap();
+    let [mut first, second] = entering(&two).await;
     two.until_granted(2).await;
     soon(second).await.unwrap().release().await.unwrap();
     let next = two.other.lock("a").try_acquire().await.unwrap().expect("nobody holds it");

@@ -47,6 +47,7 @@ pub mod zookeeper;
 use std::{env, ops::Deref, sync::OnceLock};
 
 use polylock_testkit::Missing;
+use sqlx::{AssertSqlSafe, Connection, Executor, MySqlConnection, PgConnection};
 
 use self::private::{Failure, missing, start_or_fail};
 pub use self::private::{PrivateServer, Server};
@@ -182,6 +183,23 @@ pub fn redis_sentinel() -> Result<&'static Server, Missing> {
 pub fn azurite() -> Result<&'static Server, Missing> {
     static SHARED: Shared = Shared::new();
     shared(&SHARED, "POLYLOCK_TEST_AZURE_URL", || start_or_fail(azurite::Azurite::default()))
+}
+
+/// Runs statements on a connection of their own to the PostgreSQL or MariaDB server at `url`.
+///
+/// # Errors
+/// If the server refuses one.
+pub async fn execute(url: &str, statements: &str) -> sqlx::Result<()> {
+    let sql = sqlx::raw_sql(AssertSqlSafe(statements.to_owned()));
+    if url.starts_with("postgres") {
+        let mut connection = PgConnection::connect(url).await?;
+        connection.execute(sql).await?;
+        connection.close().await
+    } else {
+        let mut connection = MySqlConnection::connect(url).await?;
+        connection.execute(sql).await?;
+        connection.close().await
+    }
 }
 
 /// A shared server, and its owner if it was started here.

@@ -5,12 +5,11 @@ use std::process::{Command, Output};
 
 use polylock_testkit::Missing;
 use serde::Deserialize;
-use sqlx::{AssertSqlSafe, Connection, Executor, MySqlConnection, PgConnection};
 use tokio::task::block_in_place;
 
 use crate::{
     cargo::polylock,
-    servers::{PrivateServer, mariadb, postgres, redis, zookeeper},
+    servers::{PrivateServer, execute, mariadb, postgres, redis, zookeeper},
 };
 
 /// The key for the wait for a store that is refused for the moment.
@@ -134,12 +133,6 @@ fn text(output: &Output) -> String {
 /// Runs statements of an administrator.
 async fn run_all(url: &str, statements: &[String]) {
     for statement in statements {
-        let sql = || sqlx::raw_sql(AssertSqlSafe(statement.clone()));
-        let done = if url.starts_with("postgres") {
-            async { PgConnection::connect(url).await?.execute(sql()).await.map(drop) }.await
-        } else {
-            async { MySqlConnection::connect(url).await?.execute(sql()).await.map(drop) }.await
-        };
-        done.unwrap_or_else(|error| panic!("{statement}: {error}"));
+        execute(url, statement).await.unwrap_or_else(|error| panic!("{statement}: {error}"));
     }
 }

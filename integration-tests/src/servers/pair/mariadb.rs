@@ -4,7 +4,7 @@ use polylock_testkit::Missing;
 use sqlx::{AssertSqlSafe, Connection, Executor, MySqlConnection, Row};
 
 use super::roles::{Roles, done};
-use crate::servers::{mariadb as server, private::PrivateServer};
+use crate::servers::{execute, mariadb as server, private::PrivateServer};
 
 /// The settings of both servers.
 const REPLICATED: [&str; 5] =
@@ -84,7 +84,5 @@ where
 }
 
 async fn run(server: &PrivateServer, sql: &str) -> sqlx::Result<()> {
-    let mut connection = MySqlConnection::connect(server.url()).await?;
-    connection.execute(sqlx::raw_sql(AssertSqlSafe(sql.to_owned()))).await?;
-    connection.close().await
+    execute(server.url(), sql).await
 }

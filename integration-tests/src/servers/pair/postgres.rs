@@ -9,7 +9,7 @@ use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row};
 use super::roles::{Roles, done};
 use crate::{
     clock::{self, TIMEOUT},
-    servers::{keeper, postgres as server, private::PrivateServer},
+    servers::{execute, keeper, postgres as server, private::PrivateServer},
 };
 
 /// Without the statements that fail while the standby is read-only, which are many.
@@ -94,8 +94,6 @@ async fn wait_for(primary: &PrivateServer, column: &str, state: &str) -> sqlx::R
     }
 }
 
-async fn run(server: &PrivateServer, sql: &'static str) -> sqlx::Result<()> {
-    let mut connection = PgConnection::connect(server.url()).await?;
-    connection.execute(sqlx::raw_sql(sql)).await?;
-    connection.close().await
+async fn run(server: &PrivateServer, sql: &str) -> sqlx::Result<()> {
+    execute(server.url(), sql).await
 }
