@@ -17,8 +17,8 @@ use std::{
 
 use futures_util::future;
 use polylock_core::{
-    Clock, Error, Fault, HoldAlerts, LockName, Moment, Operation, Result, SystemClock, gate::Permit,
-    server_clock::ServerClock, sync::lock,
+    Clock, Error, Executor, Fault, HoldAlerts, LockName, Moment, Operation, Result, SystemClock,
+    gate::Permit, server_clock::ServerClock, sync::lock,
 };
 use redis::{Client, FromRedisValue, PushInfo, PushKind, Value};
 
@@ -38,20 +38,21 @@ pub(crate) const INSPECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The maximum time that a command waits for other commands of this client before it is sent.
 const MAX_QUEUE_TIME: Duration = Duration::from_secs(10);
 
+/// The time after the last call for which a connection that ends is replaced at once: where servers or proxies close idle connections, the
+/// release of a hold finds an open one.
+const IN_USE: Duration = Duration::from_secs(60);
+
 /// The connection to one server.
 pub(crate) struct Link {
+    /// For the messages and the end of a connection, which does not keep its link.
+    this: Weak<Self>,
     endpoint: Endpoint,
-    link_state: Arc<LinkState>,
+    state: Mutex<State>,
     /// Locked while a connection is being made.
     connecting: tokio::sync::Mutex<()>,
     flow: Flow,
     /// True if a connection that has ended is reset.
     reconnects: bool,
-}
-
-#[derive(Default)]
-struct LinkState {
-    state: Mutex<State>,
 }
 
 #[derive(Default)]
@@ -61,6 +62,8 @@ struct State {
     attempts: u64,
     ended: u64,
     failed: Option<Cause>,
+    /// The time of the last call.
+    called: Moment,
 }
 
 /// The outcome of a call.
@@ -82,9 +85,20 @@ impl fmt::Debug for Link {
 }
 
 impl Link {
-    pub(crate) fn new(endpoint: Endpoint) -> Self {
+    pub(crate) fn new(endpoint: Endpoint) -> Arc<Self> {
+        Self::build(endpoint, true)
+    }
+
+    fn build(endpoint: Endpoint, reconnects: bool) -> Arc<Self> {
         let (connecting, flow) = (tokio::sync::Mutex::default(), Flow::default());
-        Self { endpoint, link_state: Arc::default(), connecting, flow, reconnects: true }
+        Arc::new_cyclic(|this| Self {
+            this: this.clone(),
+            endpoint,
+            state: Mutex::default(),
+            connecting,
+            flow,
+            reconnects,
+        })
     }
 
     /// Returns the address of the server, without secrets.
@@ -93,15 +107,14 @@ impl Link {
     }
 
     /// Creates another link to the server. Its connections receive no messages.
-    pub(crate) fn for_caller(endpoint: Endpoint) -> Self {
-        let on_push: PushHandler = Arc::new(|_| {});
-        Self::new(Endpoint { subscribes: false, on_push, ..endpoint })
+    pub(crate) fn for_caller(endpoint: Endpoint) -> Arc<Self> {
+        Self::new(without_messages(endpoint))
     }
 
     /// Creates [another](Self::another) link, with an open connection that belongs to the present runtime. The connection is not reset
     /// when it ends, because a new one may lead to another server by then; from then on calls fail with a temporary error.
-    pub(crate) async fn open_for_caller(endpoint: Endpoint) -> Result<Self> {
-        let link = Self { reconnects: false, ..Self::for_caller(endpoint) };
+    pub(crate) async fn open_for_caller(endpoint: Endpoint) -> Result<Arc<Self>> {
+        let link = Self::build(without_messages(endpoint), false);
         link.get_connection().await.map_err(|cause| link.failed(Operation::Connect, cause))?;
         Ok(link)
     }
@@ -114,7 +127,7 @@ impl Link {
     /// Returns the run id of the server at the other end of a working connection; `None` without a connection, or if the user may not read
     /// the id.
     pub(crate) fn run(&self) -> Option<Arc<str>> {
-        let state = self.link_state.lock();
+        let state = self.lock();
         let works =
             |live: &&LiveConnection| live.traffic.time_without_reply() <= self.endpoint.operation_timeout;
         state.live.as_ref().filter(works)?.peer.health.run.clone()
@@ -122,15 +135,41 @@ impl Link {
 
     /// Returns true if a call would have to wait for other calls of this link.
     pub(crate) fn is_full(&self) -> bool {
-        self.link_state.lock().live.as_ref().is_some_and(|live| live.traffic.is_full())
+        self.lock().live.as_ref().is_some_and(|live| live.traffic.is_full())
     }
 
     /// Gives up the connection, so that the next call makes another one.
     pub(crate) fn discard(&self) {
-        let attempt = self.link_state.lock().live.as_ref().map(|live| live.attempt);
+        let attempt = self.lock().live.as_ref().map(|live| live.attempt);
         if let Some(attempt) = attempt {
-            self.link_state.discard(attempt, &self.endpoint.on_push);
+            self.discard_attempt(attempt);
         }
+    }
+
+    /// Removes the connection of this attempt, so that no call uses it any more. Returns false if that was done already.
+    fn discard_attempt(&self, attempt: u64) -> bool {
+        let discarded = self.lock().live.take_if(|live| live.attempt == attempt);
+        if discarded.is_some() {
+            (self.endpoint.on_push)(Push::Lost);
+        }
+        discarded.is_some()
+    }
+
+    /// Removes the connection of this attempt, which has ended. Makes another one at once if calls were sent lately; if that fails, the
+    /// next call makes one.
+    fn replace(&self, attempt: u64) {
+        let is_in_use = SystemClock.now().since(self.lock().called) < IN_USE;
+        if self.discard_attempt(attempt)
+            && is_in_use
+            && self.reconnects
+            && let Some(link) = self.this.upgrade()
+        {
+            Executor::current().spawn(async move { drop(link.get_connection().await) });
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
     }
 
     /// Returns the host name or the IP address of the server.
@@ -146,7 +185,7 @@ impl Link {
 
     /// Returns true if a reply has been due for longer than `limit`, or there is no connection after an attempt to make one.
     pub(crate) fn is_unresponsive_for(&self, limit: Duration) -> bool {
-        let state = self.link_state.lock();
+        let state = self.lock();
         match &state.live {
             Some(live) => live.traffic.time_without_reply() > limit,
             None => state.failed.is_some() || state.attempts > 0,
@@ -160,7 +199,7 @@ impl Link {
 
     /// Returns true if the server has replied to any call since `since`, on the present connection.
     pub(crate) fn replied_since(&self, since: Moment) -> bool {
-        self.link_state.lock().live.as_ref().is_some_and(|live| live.traffic.replied_since(since))
+        self.lock().live.as_ref().is_some_and(|live| live.traffic.replied_since(since))
     }
 
     /// Sends a command and returns the reply, or an error if the server is silent for `timeout` or `operation_timeout`, whichever is shorter.
@@ -195,6 +234,7 @@ impl Link {
             return Reply { outcome: Err(Cause::TimedOut(timeout)), was_sent, may_execute_late, peer: None };
         };
         loop {
+            self.lock().called = SystemClock.now();
             let (live, is_new) = match self.get_connection().await {
                 Ok(live) => live,
                 Err(cause) => {
@@ -224,7 +264,7 @@ impl Link {
                 call_in_flight.replied();
             }
             if broken {
-                self.link_state.discard(live.attempt, &self.endpoint.on_push);
+                self.discard_attempt(live.attempt);
             }
             if !broken || is_new {
                 return Reply { outcome: Err(cause), was_sent, may_execute_late, peer: None };
@@ -237,12 +277,8 @@ impl Link {
         let mut entering = pin!(self.flow.enter(operation));
         let longest = SystemClock.now() + MAX_QUEUE_TIME;
         loop {
-            let time_without_reply = self
-                .link_state
-                .lock()
-                .live
-                .as_ref()
-                .map_or(Duration::ZERO, |live| live.traffic.time_without_reply());
+            let time_without_reply =
+                self.lock().live.as_ref().map_or(Duration::ZERO, |live| live.traffic.time_without_reply());
             let check_at = SystemClock.now() + timeout.saturating_sub(time_without_reply);
             if let Some(permit) = SystemClock.before(check_at.min(longest), entering.as_mut()).await {
                 return Some(permit);
@@ -262,7 +298,7 @@ impl Link {
     /// Yes.
     pub(crate) async fn get_connection(&self) -> Result<(LiveConnection, bool), Cause> {
         let before = {
-            let state = self.link_state.lock();
+            let state = self.lock();
             if let Some(live) = &state.live {
                 return Ok((live.clone(), false));
             }
@@ -270,7 +306,7 @@ impl Link {
         };
         let _one = self.connecting.lock().await;
         let attempt = {
-            let mut state = self.link_state.lock();
+            let mut state = self.lock();
             if let Some(live) = &state.live {
                 return Ok((live.clone(), true));
             }
@@ -287,7 +323,7 @@ impl Link {
         let connected = SystemClock.before(SystemClock.now() + limit, self.connect(attempt)).await;
         let connected = connected.unwrap_or(Err(Cause::TimedOut(limit)));
         let connected = connected.map_err(|cause| cause.of_connecting(self.endpoint.encrypted));
-        let mut state = self.link_state.lock();
+        let mut state = self.lock();
         state.ended += 1;
         state.failed = connected.as_ref().err().cloned();
         state.live = connected.as_ref().ok().cloned();
@@ -311,14 +347,14 @@ impl Link {
     }
 
     async fn connect_to(&self, client: &Client, attempt: u64) -> Result<LiveConnection, Cause> {
-        let link_state = Arc::downgrade(&self.link_state);
+        let link = self.this.clone();
         let (on_push, alerts) = (self.endpoint.on_push.clone(), self.endpoint.alerts.clone());
         let break_channel = self.endpoint.break_channel.clone();
         let slots = Arc::<SlotChannels>::default();
         let slots_of_connection = slots.clone();
         let config =
             connection_config(self.endpoint.credentials.as_ref()).set_push_sender(move |push: PushInfo| {
-                handle_push(&push, attempt, &link_state, &slots, &on_push, &break_channel, &alerts);
+                handle_push(&push, attempt, &link, &slots, &on_push, &break_channel, &alerts);
                 Ok::<_, redis::aio::SendError>(())
             });
         let (mut connection, driver) = connection::open(client, &config).await.map_err(Cause::Driver)?;
@@ -376,7 +412,7 @@ impl Link {
 fn handle_push(
     push: &PushInfo,
     attempt: u64,
-    link_state: &Weak<LinkState>,
+    link: &Weak<Link>,
     slots: &SlotChannels,
     on_push: &PushHandler,
     break_channel: &str,
@@ -396,36 +432,20 @@ fn handle_push(
         (PushKind::SUnsubscribe, _) => {
             // The slot has left the server. This code runs before the driver matches the message with a command.
             slots.mark_garbled();
-            if let Some(link_state) = link_state.upgrade() {
-                link_state.discard(attempt, on_push);
+            if let Some(link) = link.upgrade() {
+                link.discard_attempt(attempt);
             }
         }
         (PushKind::Disconnection, _) => {
-            if let Some(link_state) = link_state.upgrade() {
-                link_state.discard(attempt, on_push);
+            if let Some(link) = link.upgrade() {
+                link.replace(attempt);
             }
         }
         _ => {}
     }
 }
 
-impl LinkState {
-    /// Removes the connection of this attempt, so that no call uses it any more.
-    fn discard(&self, attempt: u64, on_push: &PushHandler) {
-        let discarded = {
-            let mut state = self.lock();
-            if state.live.as_ref().is_some_and(|live| live.attempt == attempt) {
-                state.live.take()
-            } else {
-                None
-            }
-        };
-        if discarded.is_some() {
-            on_push(Push::Lost);
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        lock(&self.state)
-    }
+/// Returns the endpoint for connections that receive no messages.
+fn without_messages(endpoint: Endpoint) -> Endpoint {
+    Endpoint { subscribes: false, on_push: Arc::new(|_| {}), ..endpoint }
 }

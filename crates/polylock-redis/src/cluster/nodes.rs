@@ -279,12 +279,12 @@ impl Nodes {
         if let Some(link) = state.links.get(&address) {
             return Ok(link.clone());
         }
-        let link = Arc::new(self.new_link(&address)?);
+        let link = self.new_link(&address)?;
         state.links.insert(address, link.clone());
         Ok(link)
     }
 
-    fn new_link(&self, address: &Address) -> Result<Link, ConfigError> {
+    fn new_link(&self, address: &Address) -> Result<Arc<Link>, ConfigError> {
         let server = with_host(&self.settings.servers[0], &address.host, address.port);
         let StoreClient { on_push, alerts, .. } = self.client.clone();
         let mut endpoint = Endpoint::new(&self.settings, self.backend, &server, None, on_push, alerts)?;

@@ -308,7 +308,7 @@ impl Backend for RedisBackend {
             let (context, endpoint, channel) =
                 (self.context.clone(), link.endpoint().clone(), channel.clone());
             async {
-                let link = Box::new(Link::open_for_caller(endpoint).await?);
+                let link = Link::open_for_caller(endpoint).await?;
                 Ok(Self {
                     context,
                     servers: Servers::Single { link, channel },

@@ -78,7 +78,7 @@ impl StoreBuilder {
         link.get_connection().await.map_err(|cause| link.failed(Operation::Connect, cause))?;
         let channel = endpoint::client_channel(&self.settings.prefix, &self.client.id);
         let keys = Keys::new(&self.settings.prefix);
-        Ok(self.build(Servers::Single { link: Box::new(link), channel }, keys, fencing))
+        Ok(self.build(Servers::Single { link, channel }, keys, fencing))
     }
 
     /// Opens the store in a cluster.

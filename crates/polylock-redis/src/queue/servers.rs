@@ -18,7 +18,7 @@ use crate::{
 pub(crate) enum Servers {
     /// One server, and the client's channel there.
     Single {
-        link: Box<Link>,
+        link: Arc<Link>,
         channel: String,
     },
     Cluster(Arc<Nodes>),

@@ -42,7 +42,7 @@ type ScriptCall<'a> = &'a (dyn Fn(&Peer) -> ScriptInvocation<'a> + Sync);
 /// One of the servers, on the link of one runtime.
 #[derive(Debug)]
 pub(super) struct Node {
-    pub(super) link: Link,
+    pub(super) link: Arc<Link>,
     /// Starts tasks on the runtime that the link belongs to.
     executor: Executor,
     /// The same server on the link of the I/O thread; `None` if this is that link.
@@ -134,7 +134,7 @@ pub(super) struct Withdrawal {
 
 impl Node {
     /// Creates the node of a server, on a link that belongs to the present runtime, that of the I/O thread.
-    pub(super) fn new(link: Link, delay: Option<Duration>) -> Self {
+    pub(super) fn new(link: Arc<Link>, delay: Option<Duration>) -> Self {
         let server = Arc::new(Server { delay, state: Mutex::default() });
         Self { link, executor: Executor::current(), io_node: None, server, reconnecting: Arc::default() }
     }

@@ -91,8 +91,10 @@ impl<D: Dialect> Backend for LeaseBackend<D> {
     fn here(&self) -> Option<Arc<dyn Backend>> {
         let opening = self.inner.dialect.for_caller()?;
         let (context, sweeps) = (self.inner.context.clone(), self.sweeps.clone());
-        let caller =
-            self.callers.get(|_| true, || async { Ok(Self::new(opening.await?, context, sweeps)) })?;
+        let caller = self.callers.get(
+            |caller: &Self| caller.inner.dialect.is_open(),
+            || async { Ok(Self::new(opening.await?, context, sweeps)) },
+        )?;
         // Otherwise the I/O thread uses the connections, and executes the operation.
         caller.inner.dialect.has_connection().then_some(caller as _)
     }

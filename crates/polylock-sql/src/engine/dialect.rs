@@ -44,6 +44,11 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + 'static {
         true
     }
 
+    /// Returns true if a connection is open, for a dialect [of a caller](Self::for_caller).
+    fn is_open(&self) -> bool {
+        true
+    }
+
     /// Returns the range of the pauses between [rounds](Self::poll).
     fn poll_interval(&self) -> PollInterval;
 

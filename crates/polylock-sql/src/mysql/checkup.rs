@@ -9,8 +9,9 @@ use super::{config::Config, statements::fill, tables};
 use crate::engine::{
     columns::Columns,
     server::{
+        connection::PooledConnection,
         literal::{Template, fill_template},
-        pool::{PooledConnection, Server},
+        pool::Server,
     },
     strategy::Strategy,
 };

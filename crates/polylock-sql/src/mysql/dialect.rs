@@ -102,6 +102,10 @@ impl<DB: Driver> Dialect for MySqlDialect<DB> {
         self.server.has_connection()
     }
 
+    fn is_open(&self) -> bool {
+        self.server.is_open()
+    }
+
     fn poll_interval(&self) -> PollInterval {
         watch::poll_interval(self.longest_pause)
     }

@@ -13,9 +13,10 @@ use super::{
 use crate::engine::{
     columns::Columns,
     server::{
+        connection::PooledConnection,
         driver::{ClassifyErrors, ErrorClass},
         literal::{Template, fill_template},
-        pool::{PooledConnection, Server},
+        pool::Server,
         tables::Tables,
     },
     version::{Addition, FoundVersion, SchemaState, Version, with_additions},

@@ -14,9 +14,10 @@ use crate::engine::{
     dialect::{bytes, label, notice, range, targets},
     rows::{self, TimedReply, micros},
     server::{
+        connection::PooledConnection,
         driver::{ClassifyErrors, Driver, ErrorClass},
         literal::{Arg, Template},
-        pool::{PooledConnection, Server},
+        pool::Server,
         records::RecordStatements,
     },
 };

@@ -128,6 +128,10 @@ impl<DB: PushDriver> Dialect for PostgresDialect<DB> {
         self.server.has_connection()
     }
 
+    fn is_open(&self) -> bool {
+        self.server.is_open()
+    }
+
     fn poll_interval(&self) -> PollInterval {
         POLL_INTERVAL
     }

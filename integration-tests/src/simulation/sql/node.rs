@@ -43,6 +43,9 @@ pub struct Node {
     state: Mutex<State>,
 }
 
+/// The statement that tells whether a connection is open.
+const TRY: &str = "SELECT 1";
+
 /// The time after a query for grants from which the next one is not its continuation, in nanoseconds.
 const INTERRUPTION: u64 = 1_000_000_000;
 
@@ -148,7 +151,11 @@ impl Node {
     }
 
     fn parse<'a>(&self, statement: &'a str) -> Option<Call<'a>> {
-        if self.is_postgres { postgres::parse(statement) } else { mysql::parse(statement) }
+        match statement {
+            TRY => Some(Call { routine: TRY, arguments: Vec::new() }),
+            _ if self.is_postgres => postgres::parse(statement),
+            _ => mysql::parse(statement),
+        }
     }
 
     /// Executes the statements that have arrived on `connection`, and sends the replies.
@@ -191,6 +198,7 @@ impl Node {
                 state.channels.entry(connection).or_default().extend(channels);
                 Some(Vec::new())
             }
+            (TRY, _) => Some(Vec::new()),
             ("session", _) => Some(vec![Row(vec![Value::Int(connection.cast_signed())])]),
             _ if self.is_postgres => postgres::execute(&mut state.database, call),
             _ => mysql::execute(&mut state.database, call),

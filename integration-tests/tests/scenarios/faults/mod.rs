@@ -4,6 +4,7 @@
 
 mod failover;
 mod freeze;
+mod idle;
 mod kill;
 pub(crate) mod outage;
 mod silence;

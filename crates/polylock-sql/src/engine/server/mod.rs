@@ -1,6 +1,9 @@
 //! A database on a server: the part of the stores that PostgreSQL and MySQL share.
 
+pub(crate) mod connection;
 pub(crate) mod driver;
+mod idle;
+mod keeper;
 mod late;
 mod limit;
 pub(crate) mod literal;

@@ -2,22 +2,22 @@
 
 use std::{
     fmt,
-    io::{self, ErrorKind},
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
 use backon::{BackoffBuilder, ExponentialBuilder};
-use deadpool::managed::{Manager, Metrics, Object, Pool, PoolError, RecycleResult};
+use deadpool::managed::{Pool, PoolError, QueueMode};
 use polylock_core::{
     Clock, ConfigError, Error, Fault, Moment, Operation, Request, RequestId, Result, SystemClock,
     failure::At, gate::Permit, server_clock::ServerClock, time_limit,
 };
-use sqlx::SqlStr;
-use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
-    driver::{Driver, DriverError, ErrorClass, classify_encryption_error, message},
+    connection::{Connections, Connector, PooledConnection},
+    driver::{Driver, DriverError, ErrorClass, message},
+    idle::IdleTime,
+    keeper::Keeper,
     late::{ClaimInFlight, LateClaims},
     limit::ConnectionLimit,
     literal::{Arg, Template},
@@ -55,11 +55,11 @@ pub(crate) struct Server<DB: Driver> {
 
 /// The state that all connections to one server share.
 struct ServerContext<DB: Driver> {
-    source: Source<DB::Options>,
-    connect_timeout: Option<Duration>,
+    connections: Arc<Connections<DB>>,
     gate: Gate,
     size: usize,
-    limit: ConnectionLimit<Connector<DB>>,
+    /// That of the I/O thread's pool.
+    keeper: OnceLock<Arc<Keeper<DB>>>,
     /// The endpoint, without secrets.
     endpoint: String,
     clock: ServerClock,
@@ -80,70 +80,6 @@ impl<DB: Driver> fmt::Debug for Server<DB> {
     }
 }
 
-/// Opens connections for a pool.
-struct Connector<DB: Driver>(Arc<ServerContext<DB>>);
-
-/// A connection with its permit.
-struct LimitedConnection<C> {
-    connection: C,
-    _permit: OwnedSemaphorePermit,
-}
-
-impl<DB: Driver> Manager for Connector<DB> {
-    type Type = LimitedConnection<DB::Connection>;
-    type Error = sqlx::Error;
-
-    async fn create(&self) -> Result<Self::Type, sqlx::Error> {
-        let permit = self.0.limit.acquire().await.ok_or(sqlx::Error::PoolClosed)?;
-        let options = self.0.source.next().await?;
-        let connecting = DB::connect(&options);
-        let connected = match self.0.connect_timeout {
-            None => connecting.await,
-            Some(timeout) => SystemClock
-                .before(SystemClock.now() + timeout, connecting)
-                .await
-                .unwrap_or_else(|| Err(io::Error::from(ErrorKind::TimedOut).into())),
-        };
-        let connection =
-            connected.map_err(|error| classify_encryption_error(error, DB::is_local(&options)))?;
-        Ok(LimitedConnection { connection, _permit: permit })
-    }
-
-    async fn recycle(&self, _: &mut Self::Type, _: &Metrics) -> RecycleResult<sqlx::Error> {
-        // A broken connection shows when it is used, and then another one is tried: no round trip for a check.
-        Ok(())
-    }
-}
-
-/// A connection from the pool. If it is dropped before [`return_to_pool`](Self::return_to_pool), it is closed, along with any reply
-/// or transaction that is still open on it.
-pub(crate) struct PooledConnection<DB: Driver> {
-    connection: Option<Object<Connector<DB>>>,
-    context: Arc<ServerContext<DB>>,
-}
-
-impl<DB: Driver> PooledConnection<DB> {
-    /// Sends `sql` and returns the rows of the reply.
-    pub(crate) async fn fetch(&mut self, sql: SqlStr) -> Result<Vec<DB::Row>, sqlx::Error> {
-        let connection = self.connection.as_mut().ok_or(sqlx::Error::PoolClosed)?;
-        DB::fetch(&mut connection.connection, sql).await
-    }
-
-    /// Returns the connection to the pool. Nothing may be left open on it.
-    pub(crate) fn return_to_pool(mut self) {
-        self.connection = None;
-        self.context.limit.on_idle();
-    }
-}
-
-impl<DB: Driver> Drop for PooledConnection<DB> {
-    fn drop(&mut self) {
-        if let Some(connection) = self.connection.take() {
-            drop(Object::take(connection));
-        }
-    }
-}
-
 impl<DB: Driver> Server<DB> {
     /// Returns the pool on which a store is opened, and with [`Strategy::Pessimistic`] the pool of the connections that locks pin.
     pub(crate) fn pools(
@@ -161,18 +97,25 @@ impl<DB: Driver> Server<DB> {
     /// Creates a pool of at most `connections`, which are opened on demand and kept.
     fn new(source: Source<DB::Options>, connections: u32, endpoint: String, common: &CommonConfig) -> Self {
         let size = usize::try_from(connections).unwrap_or(usize::MAX);
-        let context = ServerContext {
+        let connections = Connections {
             source,
             connect_timeout: common.connect_timeout,
+            limit: ConnectionLimit::new(size),
+            idle: IdleTime::default(),
+        };
+        let context = ServerContext {
+            connections: Arc::new(connections),
             claim_validity: common.timeout.max(time_limit::LONGEST),
             gate: Gate::new(size),
             size,
-            limit: ConnectionLimit::new(size),
+            keeper: OnceLock::new(),
             endpoint,
             clock: ServerClock::default(),
             late: LateClaims::default(),
         };
-        Self::for_one_runtime(Arc::new(context), common.timeout)
+        let server = Self::for_one_runtime(Arc::new(context), common.timeout);
+        server.context.keeper.get_or_init(|| Keeper::new(&server.pool, server.context.connections.clone()));
+        server
     }
 
     fn for_one_runtime(context: Arc<ServerContext<DB>>, timeout: Duration) -> Self {
@@ -180,11 +123,13 @@ impl<DB: Driver> Server<DB> {
             clippy::expect_used,
             reason = "only time limits of the pool's own, which are not set, can fail"
         )]
-        let pool = Pool::builder(Connector(context.clone()))
+        let pool = Pool::builder(Connector(context.connections.clone()))
             .max_size(context.size)
+            // The others stay idle, and may be closed.
+            .queue_mode(QueueMode::Lifo)
             .build()
             .expect("a pool without time limits");
-        context.limit.add(&pool);
+        context.connections.limit.add(&pool);
         Self { pool, context, timeout }
     }
 
@@ -195,9 +140,19 @@ impl<DB: Driver> Server<DB> {
         self.context.size > 1 && self.context.gate.has_room()
     }
 
-    /// Returns true if a connection of this runtime is idle or may be opened.
+    /// Returns true if a connection of this runtime is idle or may be opened. Where idle connections are closed, those that have been idle
+    /// for long do not count, and no other one is opened while an operation waits: the I/O thread keeps some open.
     pub(crate) fn has_connection(&self) -> bool {
-        self.pool.status().available > 0 || self.context.limit.has_room()
+        let suspect = self.context.connections.idle.suspect();
+        if let Some(suspect) = suspect {
+            self.pool.retain(|connection, _| connection.idle_time() < suspect);
+        }
+        self.pool.status().available > 0 || suspect.is_none() && self.context.connections.limit.has_room()
+    }
+
+    /// Returns true if this runtime has a connection.
+    pub(crate) fn is_open(&self) -> bool {
+        self.pool.status().size > 0
     }
 
     /// Returns the same server on connections of the current runtime, one of which is open, for operations that callers drive. They count
@@ -367,6 +322,9 @@ impl<DB: Driver> Server<DB> {
                 Some(Ok(rows)) => {
                     connection.return_to_pool();
                     self.context.gate.answered();
+                    if let Some(keeper) = self.context.keeper.get() {
+                        keeper.used();
+                    }
                     return Ok(rows);
                 }
                 Some(Err(error)) => error,
@@ -383,6 +341,7 @@ impl<DB: Driver> Server<DB> {
                 }
                 // Each broken connection leaves the pool, so the retries end: a new connection works, or can't be opened.
                 ErrorClass::Broken => {
+                    self.context.connections.idle.found_closed(connection.was_idle());
                     *lost = true;
                     if SystemClock.now() >= deadline {
                         return Err(self.failed(operation, error));
@@ -411,9 +370,7 @@ impl<DB: Driver> Server<DB> {
         deadline: Moment,
     ) -> Result<PooledConnection<DB>> {
         match SystemClock.before(deadline, self.pool.get()).await {
-            Some(Ok(connection)) => {
-                Ok(PooledConnection { connection: Some(connection), context: self.context.clone() })
-            }
+            Some(Ok(connection)) => Ok(PooledConnection::new(connection, self.context.connections.clone())),
             Some(Err(PoolError::Backend(error))) => Err(self.failed(operation, error)),
             // The deadline has passed: the pool has no other reason to fail.
             Some(Err(_)) | None => Err(self.timed_out(operation)),

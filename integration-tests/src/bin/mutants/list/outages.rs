@@ -115,4 +115,36 @@ pub(super) const MUTANTS: &[Mutant] = &[
         to: "let not_yet = |advice: String| Err(Cause::Unusable(Fault::Permanent, advice));",
         test: ("scenarios", "faults::failover::redis::nobody_ends_while_a_server_accepts_no_writes"),
     },
+    Mutant {
+        name: "SQL: idle connections that the server closes are not kept open",
+        file: "crates/polylock-sql/src/engine/server/keeper.rs",
+        from: "        keeper.try_some(&pool).await;
+",
+        to: "        let _unused = || keeper.try_some(&pool);
+",
+        test: (
+            "scenarios",
+            "faults::idle::postgres::a_connection_that_is_closed_again_while_it_is_idle_is_replaced_before_the_next_operation",
+        ),
+    },
+    Mutant {
+        name: "SQL: a connection that may have been closed is used without a try",
+        file: "crates/polylock-sql/src/engine/server/connection.rs",
+        from: "if time.suspect().is_none_or(|suspect| idle < suspect) {",
+        to: "if time.suspect().is_none_or(|suspect| idle < suspect * 1000) {",
+        test: (
+            "scenarios",
+            "faults::idle::mariadb::a_connection_that_is_closed_again_while_it_is_idle_is_replaced_before_the_next_operation",
+        ),
+    },
+    Mutant {
+        name: "Redis: a connection that ends is replaced by the next call",
+        file: "crates/polylock-redis/src/link.rs",
+        from: "                link.replace(attempt);",
+        to: "                link.discard_attempt(attempt);",
+        test: (
+            "scenarios",
+            "faults::idle::redis::a_connection_that_is_closed_again_while_it_is_idle_is_replaced_before_the_next_operation",
+        ),
+    },
 ];

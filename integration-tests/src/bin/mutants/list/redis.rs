@@ -263,8 +263,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "Redis: the connection of a caller is replaced by one to another server",
         file: "crates/polylock-redis/src/link.rs",
-        from: "let link = Self { reconnects: false, ..Self::for_caller(endpoint) };",
-        to: "let link = Self::for_caller(endpoint);",
+        from: "let link = Self::build(without_messages(endpoint), false);",
+        to: "let link = Self::build(without_messages(endpoint), true);",
         test: (
             "scenarios",
             "redis::switched::an_operation_sent_to_the_former_server_is_not_repeated_at_the_new",
