@@ -159,6 +159,8 @@ func (lock *Lock) end(err error) {
 	lock.err = err
 	if err != ErrReleased {
 		close(lock.lost)
+		// The server does not renew what its client has given up.
+		lock.stream.cancel()
 	}
 	close(lock.ended)
 }

@@ -136,6 +136,44 @@ func TestTheTimeToWaitHoldsForAllServersTogether(t *testing.T) {
 	}
 }
 
+// The child process of the next test. It is stopped for longer than its lease, and does not release the lock.
+func TestALockIsLost(t *testing.T) {
+	url := os.Getenv("POLYLOCK_LOST_URL")
+	if url == "" {
+		t.Skip("the next test starts it")
+	}
+	lock := acquire(t, polylock.New(url), polylock.Options{TTL: 2 * time.Second})
+	fmt.Println("held")
+	<-lock.Lost()
+	time.Sleep(time.Minute)
+}
+
+func TestAClientThatHasLostItsLockDoesNotLetTheServerRenewIt(t *testing.T) {
+	server := start(t, t.TempDir())
+	child := exec.Command(os.Args[0], "-test.run", "TestALockIsLost")
+	child.Env = append(os.Environ(), "POLYLOCK_LOST_URL="+server.url)
+	output, err := child.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		child.Process.Kill()
+		child.Wait()
+	})
+	if line, err := bufio.NewReader(output).ReadString('\n'); line != "held\n" {
+		t.Fatal(line, err)
+	}
+	// The server renews it from the confirmation on.
+	time.Sleep(600 * time.Millisecond)
+	child.Process.Signal(syscall.SIGSTOP)
+	time.Sleep(3 * time.Second)
+	child.Process.Signal(syscall.SIGCONT)
+	acquire(t, polylock.New(server.url), polylock.Options{Wait: 4 * time.Second}).Release()
+}
+
 func TestTheContextOfALockEndsWithIt(t *testing.T) {
 	server := start(t, t.TempDir())
 	lock := acquire(t, polylock.New(server.url), polylock.Options{TTL: time.Second})

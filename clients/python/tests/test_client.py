@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import hashlib
 import os
 import signal
@@ -12,10 +13,11 @@ import tempfile
 import threading
 import time
 import unittest
+import warnings
 from typing import Sequence
 from unittest import mock
 
-from polylock_client import AsyncClient, Client, Lost, NotAcquired, Refused, Unavailable, _clock, _held, _servers
+from polylock_client import AsyncClient, AsyncHeld, Client, Lost, NotAcquired, Refused, Unavailable, _clock, _held, _servers
 
 PROGRAM = os.environ.get("POLYLOCK_PROGRAM", "polylock")
 
@@ -206,6 +208,235 @@ class Case(unittest.TestCase):
             await first.release()
             last = await asyncio.wait_for(locks.lock("n").acquire(), 10)
             await last.release()
+
+        asyncio.run(main())
+
+    def test_threads_share_a_lock_object(self) -> None:
+        slots = self.locks.semaphore("gpu", 2)
+        inside, leave = ([threading.Event(), threading.Event()] for _ in range(2))
+        seen: dict[int, bool] = {}
+
+        def work(number: int) -> None:
+            with slots as held:
+                inside[number].set()
+                leave[number].wait()
+                seen[number] = held.is_held
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(2)]
+        for thread, entered in zip(threads, inside):
+            thread.start()
+            entered.wait()
+        leave[0].set()
+        threads[0].join()
+        # The slot of the first one is free, and that of the second one is not.
+        free = self.locks.semaphore("gpu", 2, wait=0).acquire()
+        with self.assertRaises(NotAcquired):
+            self.locks.semaphore("gpu", 2, wait=0).acquire()
+        leave[1].set()
+        threads[1].join()
+        self.assertEqual(seen, {0: True, 1: True})
+        free.release()
+
+    def test_the_end_of_a_lost_hold_does_not_release_the_next_one(self) -> None:
+        lock, broken, done = self.locks.lock("x"), threading.Event(), threading.Event()
+        errors: list[str] = []
+
+        def first() -> None:
+            try:
+                with lock as held:
+                    broken.set()
+                    held.lost.wait()
+                    second.wait()
+            except Lost as lost:
+                errors.append(lost.reason)
+            done.set()
+
+        second = threading.Event()
+        threading.Thread(target=first).start()
+        broken.wait()
+        self.assertEqual(self.server.polylock("break", "x", "--force", "--yes"), 0)
+        with lock as held:
+            second.set()
+            done.wait()
+            self.assertTrue(held.is_held)
+            with self.assertRaises(NotAcquired):
+                self.locks.lock("x", wait=0).acquire()
+        self.assertEqual(errors, ["broken"])
+
+    def test_a_with_statement_may_be_left_by_another_thread(self) -> None:
+        lock = self.locks.lock("n")
+        lock.__enter__()
+        leaving = threading.Thread(target=lock.__exit__, args=(None, None, None))
+        leaving.start()
+        leaving.join()
+        self.locks.lock("n", wait=0).acquire().release()
+        with self.assertRaises(RuntimeError):
+            lock.__exit__(None, None, None)
+
+    def test_a_forgotten_hold_is_reported_and_released(self) -> None:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            self.locks.lock("n").acquire()
+            gc.collect()
+        self.assertEqual([(it.category, "lock n was not released" in str(it.message)) for it in caught], [(ResourceWarning, True)])
+        # Long before its lease ends.
+        self.locks.lock("n", wait=5).acquire().release()
+
+    def test_a_child_process_does_not_release_the_lock(self) -> None:
+        script = (
+            "import os, sys\n"
+            "from polylock_client import Client, Lost\n"
+            "with Client(sys.argv[1]).lock('n') as held:\n"
+            "    child = os.fork()\n"
+            "    if child == 0:\n"
+            "        try:\n"
+            "            held.ensure_held()\n"
+            "        except Lost as lost:\n"
+            "            held.release()\n"
+            "            os._exit(7 if lost.reason == 'fork' else 1)\n"
+            "    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])\n"
+            "    print(code, flush=True)\n"
+            "    sys.stdin.readline()\n"
+        )
+        child = subprocess.Popen([sys.executable, "-c", script, self.server.url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert child.stdin is not None and child.stdout is not None
+        with child:
+            self.assertEqual(child.stdout.readline(), "7\n")
+            with self.assertRaises(NotAcquired):
+                self.locks.lock("n", wait=0).acquire()
+            child.stdin.write("\n")
+        self.assertEqual(child.returncode, 0)
+
+    def test_a_client_that_has_lost_its_lock_does_not_let_the_server_renew_it(self) -> None:
+        script = (
+            "import sys, time\n"
+            "from polylock_client import Client\n"
+            "held = Client(sys.argv[1]).lock('n', ttl=2).acquire()\n"
+            "time.sleep(0.5)\n"
+            "print('held', flush=True)\n"
+            "held.lost.wait()\n"
+            "print('lost', flush=True)\n"
+            "sys.stdin.readline()\n"
+        )
+        child = subprocess.Popen([sys.executable, "-c", script, self.server.url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert child.stdin is not None and child.stdout is not None
+        with child:
+            self.assertEqual(child.stdout.readline(), "held\n")
+            child.send_signal(signal.SIGSTOP)
+            time.sleep(3)
+            child.send_signal(signal.SIGCONT)
+            self.assertEqual(child.stdout.readline(), "lost\n")
+            # It does not release it.
+            self.locks.lock("n", wait=4).acquire().release()
+            child.stdin.write("\n")
+
+    def test_a_release_is_repeated_while_no_server_can_be_reached(self) -> None:
+        held = self.locks.lock("n").acquire()
+        self.server.process.send_signal(signal.SIGSTOP)
+        held.release()
+        self.server.process.send_signal(signal.SIGCONT)
+        # Long before its lease ends.
+        self.locks.lock("n", wait=8).acquire().release()
+
+    def test_a_time_that_is_none_is_refused(self) -> None:
+        for time_limit in ("5s", True, None):
+            with self.assertRaises(TypeError):
+                self.locks.once("n", every=time_limit)  # type: ignore[arg-type]
+        for seconds in (float("inf"), float("nan"), -1):
+            with self.assertRaises(ValueError):
+                self.locks.lock("n", ttl=seconds)
+        with self.assertRaises(TypeError):
+            AsyncClient(self.server.url, tokn="x")  # type: ignore[call-arg]
+
+    def test_a_wait_of_asyncio_is_withdrawn_at_once_and_when_its_loop_ends(self) -> None:
+        first = self.locks.lock("n").acquire()
+
+        async def cancelled() -> None:
+            locks = AsyncClient(self.server.url)
+            waits = [asyncio.ensure_future(locks.lock("n").acquire()) for _ in range(10)]
+            await asyncio.sleep(0.5)
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
+
+        async def ended() -> None:
+            asyncio.ensure_future(AsyncClient(self.server.url).lock("n").acquire())
+            await asyncio.sleep(0.5)
+
+        asyncio.run(cancelled())
+        asyncio.run(ended())
+        end = time.monotonic() + 3
+        while time.monotonic() < end and any(thread.name == "polylock" for thread in threading.enumerate()):
+            time.sleep(0.01)
+        self.assertEqual([thread for thread in threading.enumerate() if thread.name == "polylock"], [])
+        first.release()
+        self.locks.lock("n", wait=0.5).acquire().release()
+
+    def test_a_grant_of_asyncio_that_nobody_takes_is_released(self) -> None:
+        async def main() -> None:
+            locks = AsyncClient(self.server.url)
+            other = await locks.lock("b").acquire()
+            # The hold of the one is dropped with the failure of the other.
+            with self.assertWarns(ResourceWarning):
+                with self.assertRaises(NotAcquired):
+                    await asyncio.gather(locks.lock("a").acquire(), locks.lock("b", wait=0.3).acquire())
+                # The loop refers to what has ended until its next step.
+                await asyncio.sleep(0.01)
+                gc.collect()
+            await (await locks.lock("a", wait=5).acquire()).release()
+            await other.release()
+
+        asyncio.run(main())
+
+    def test_tasks_share_a_lock_object(self) -> None:
+        async def main() -> None:
+            slots = AsyncClient(self.server.url).semaphore("gpu", 2)
+            leave = [asyncio.Event(), asyncio.Event()]
+
+            async def work(number: int) -> bool:
+                async with slots as held:
+                    entered[number].set()
+                    await leave[number].wait()
+                    return held.is_held
+
+            entered = [asyncio.Event(), asyncio.Event()]
+            tasks = [asyncio.ensure_future(work(number)) for number in range(2)]
+            for event in entered:
+                await event.wait()
+            leave[0].set()
+            self.assertTrue(await tasks[0])
+            free = await asyncio.wait_for(slots.acquire(), 5)
+            leave[1].set()
+            self.assertTrue(await tasks[1])
+            await free.release()
+
+        asyncio.run(main())
+
+    def test_run_ends_after_its_work_also_if_it_is_cancelled(self) -> None:
+        async def main() -> None:
+            ended: list[bool] = []
+            held: AsyncHeld
+
+            async def work() -> None:
+                try:
+                    await asyncio.sleep(60)
+                finally:
+                    # Its cleanup needs the lock.
+                    await asyncio.sleep(0.3)
+                    ended.append(held.is_held)
+
+            async def job() -> None:
+                async with AsyncClient(self.server.url).lock("n") as guard:
+                    nonlocal held
+                    held = guard
+                    await guard.run(work())
+
+            task = asyncio.ensure_future(job())
+            await asyncio.sleep(0.5)
+            task.cancel()
+            with self.assertRaises(asyncio.CancelledError):
+                await task
+            self.assertEqual(ended, [True])
 
         asyncio.run(main())
 

@@ -127,6 +127,8 @@ export class Held implements AsyncDisposable {
     if (this.#isReleased || this.lost.aborted) return;
     clearTimeout(this.#timer);
     this.#losing.abort(new Lost(this.name, reason));
+    // The server does not renew what its client has given up.
+    this.#closing.abort();
   }
 
   #watch(): void {

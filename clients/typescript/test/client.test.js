@@ -43,6 +43,18 @@ test("a blocked event loop delays the signal, and not the check", async () => {
   await held.release();
 });
 
+test("a client that has lost its lock does not let the server renew it", async () => {
+  const held = await locks.acquire("n", { ttlMs: 2000 });
+  // The server renews it from the confirmation on.
+  await pause(600);
+  Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 2500);
+  assert.throws(() => held.ensureHeld(), Lost);
+  // It is not released.
+  const next = await new Client(server.url).acquire("n", { waitMs: 4000 });
+  await next.release();
+  await held.release();
+});
+
 test("a client continues with the next server", async () => {
   const dead = await start();
   dead.child.kill("SIGKILL");

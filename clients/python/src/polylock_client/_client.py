@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import ssl
-import time
+import threading
 from types import TracebackType
 from typing import Any, Callable, Iterable, Optional, TypeVar
 from urllib.parse import quote
 
 from ._clock import now
 from ._errors import Unavailable
-from ._held import Attempt, Held
-from ._servers import SILENCE, Seconds, Servers, Stream, text
+from ._held import Attempt, Entered, Held
+from ._servers import SILENCE, Seconds, Servers, Stream, Wait, text
 
 H = TypeVar("H", bound=Optional[Held])
 
@@ -100,20 +100,37 @@ class Client:
         It waits while another process runs the job. Periods begin ``at`` seconds after midnight in UTC. ``retries`` is the number of further attempts in
         a period after one that has failed, or whose process has died.
         """
+        return self._once(Wait(), name, every=every, at=at, retries=retries, ttl=ttl, wait=wait, owner=owner, label=label)
+
+    def _once(
+        self,
+        waiting: Wait,
+        name: str,
+        *,
+        every: Seconds,
+        at: Optional[Seconds],
+        retries: int,
+        ttl: Optional[Seconds],
+        wait: Optional[Seconds],
+        owner: Optional[str],
+        label: Optional[str],
+    ) -> Optional[Attempt]:
         times = {"every": text(every), "at": None if at is None else text(at)}
         body = _body(ttl, retries=retries, owner=owner, label=label, **times)
 
         def attempt_of(stream: Stream) -> Optional[Attempt]:
             return None if stream.line["event"] == "skipped" else Attempt(name, self._servers, stream)
 
-        return _acquire(self._servers, f"/v1/jobs/{quote(name, safe='')}", body, wait, attempt_of)
+        return _acquire(self._servers, f"/v1/jobs/{quote(name, safe='')}", body, wait, waiting, attempt_of)
 
 
-def _acquire(servers: Servers, path: str, body: dict[str, Any], wait: Optional[Seconds], held_by: Callable[[Stream], H]) -> H:
+def _acquire(
+    servers: Servers, path: str, body: dict[str, Any], wait: Optional[Seconds], waiting: Wait, held_by: Callable[[Stream], H]
+) -> H:
     """Waits for a lock, and returns the hold of its stream; ``None`` if it has none."""
     begin = now()
     while True:
-        stream = servers.open(path, body, None if wait is None else max(wait - (now() - begin), 0))
+        stream = servers.open(path, body, None if wait is None else max(wait - (now() - begin), 0), waiting)
         held = held_by(stream)
         if held is None:
             stream.close()
@@ -130,7 +147,10 @@ def _body(ttl: Optional[Seconds], **settings: Any) -> dict[str, Any]:
 
 
 class Lock:
-    """A lock to be acquired: ``acquire()``, or a ``with`` statement."""
+    """A lock to be acquired: ``acquire()``, or a ``with`` statement.
+
+    Threads may share it: each acquisition is a request and a hold of its own.
+    """
 
     def __init__(self, servers: Servers, name: str, body: dict[str, Any], wait: Optional[Seconds], campaigns: bool = False) -> None:
         self._servers = servers
@@ -138,7 +158,7 @@ class Lock:
         self._body = body
         self._wait = wait
         self._campaigns = campaigns
-        self._held: Optional[Held] = None
+        self._entered: Entered[Held] = Entered(name)
 
     def acquire(self) -> Held:
         """Waits for the lock.
@@ -146,22 +166,24 @@ class Lock:
         Raises :class:`NotAcquired` if another request holds it and the time to wait is over, :class:`Unavailable` if no server can be reached, and
         :class:`Refused` for invalid settings.
         """
+        return self._acquire(Wait())
+
+    def _acquire(self, waiting: Wait) -> Held:
         path, pause = f"/v1/locks/{quote(self._name, safe='')}", 0.1
         while True:
             try:
-                return _acquire(self._servers, path, self._body, self._wait, self._held_by)
+                return _acquire(self._servers, path, self._body, self._wait, waiting, self._held_by)
             except Unavailable:
                 if not self._campaigns:
                     raise
-            time.sleep(pause)
+            waiting.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE)
 
     def _held_by(self, stream: Stream) -> Held:
         return Held(self._name, self._servers, stream, self._body.get("mode"))
 
     def __enter__(self) -> Held:
-        self._held = self.acquire()
-        return self._held
+        return self._entered.enter(threading.get_ident(), self.acquire())
 
     def __exit__(
         self,
@@ -169,6 +191,4 @@ class Lock:
         error: Optional[BaseException],
         trace: Optional[TracebackType],
     ) -> None:
-        held, self._held = self._held, None
-        assert held is not None
-        held._leave(kind)
+        self._entered.leave(threading.get_ident())._leave(kind)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import http.client
 import json
+import math
 import socket
 import ssl
+import threading
 from typing import Any, Callable, Iterator, Mapping, Optional, TypeVar, Union
 from urllib.parse import urlsplit
 
@@ -29,6 +31,42 @@ RENEWAL_TIMEOUT: Seconds = 1
 #: The longest time for which a message counts, and the number of attempts of one that a server finds too late, because it does not know its clock.
 LONGEST_EXPIRY: Seconds = 5
 ATTEMPTS = 3
+
+
+class Withdrawn(Exception):
+    """The request that waited was withdrawn."""
+
+
+class Wait:
+    """A request that waits, which another thread may withdraw."""
+
+    def __init__(self) -> None:
+        self._withdrawn = threading.Event()
+        self._lock = threading.Lock()
+        self._socket: Optional[socket.socket] = None
+
+    def withdraw(self) -> None:
+        """Ends the wait at once. The server withdraws the request when its connection ends."""
+        with self._lock:
+            self._withdrawn.set()
+            if self._socket is not None:
+                disconnect(self._socket)
+
+    def on(self, connection: socket.socket) -> None:
+        """Continues the wait on this connection."""
+        with self._lock:
+            self._socket = connection
+            self.ensure_waiting()
+
+    def ensure_waiting(self) -> None:
+        """Raises :class:`Withdrawn` if the request was withdrawn."""
+        if self._withdrawn.is_set():
+            raise Withdrawn
+
+    def sleep(self, pause: Seconds) -> None:
+        """Sleeps, unless the request is withdrawn."""
+        self._withdrawn.wait(pause)
+        self.ensure_waiting()
 
 
 class Stream:
@@ -97,7 +135,7 @@ class Servers:
         self._context = context
         self._clocks = Clocks()
 
-    def open(self, path: str, body: dict[str, Any], wait: Optional[Seconds]) -> Stream:
+    def open(self, path: str, body: dict[str, Any], wait: Optional[Seconds], waiting: Wait) -> Stream:
         """Waits for a lock, for ``wait`` seconds over all servers together."""
         begin = now()
 
@@ -106,6 +144,7 @@ class Servers:
             if wait is not None:
                 settings["wait"] = text(max(wait - (now() - begin), 0))
             assert connection.sock is not None
+            waiting.on(connection.sock)
             if wait != 0:
                 connection.sock.settimeout(min(self._silence, REPLY_TIMEOUT))
             sent = now()
@@ -125,7 +164,7 @@ class Servers:
                 return stream
             raise ConnectionError("the server has ended while the request waited")
 
-        return self._first(on)
+        return self._first(on, waiting=waiting)
 
     def post(self, path: str, body: dict[str, Any]) -> None:
         """Sends a request that may be repeated."""
@@ -162,10 +201,17 @@ class Servers:
         finally:
             connection.close()
 
-    def _first(self, send: Callable[[http.client.HTTPConnection, str], T], silence: Optional[Seconds] = None) -> T:
+    def _first(
+        self,
+        send: Callable[[http.client.HTTPConnection, str], T],
+        silence: Optional[Seconds] = None,
+        waiting: Optional[Wait] = None,
+    ) -> T:
         failure: Exception = Unavailable("there is no server")
         first = self._used
         for number in range(first, first + len(self._urls)):
+            if waiting is not None:
+                waiting.ensure_waiting()
             used = number % len(self._urls)
             url = self._urls[used]
             try:
@@ -229,7 +275,19 @@ class Servers:
 
 def text(seconds: Seconds) -> str:
     """Returns a time for the body of a request."""
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+        raise TypeError(f"{seconds!r} is not a time: write a number of seconds")
+    if not math.isfinite(seconds) or seconds < 0:
+        raise ValueError(f"{seconds} is not a time: write seconds from 0, and None for no limit")
     return f"{int(seconds * 1000)}ms"
+
+
+def disconnect(connection: socket.socket) -> None:
+    """Ends a connection on which another thread may be reading."""
+    try:
+        connection.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass
 
 
 def _problem(response: http.client.HTTPResponse) -> dict[str, Any]:
