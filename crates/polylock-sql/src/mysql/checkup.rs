@@ -1,6 +1,6 @@
 //! Reads the server's settings and what was made of the tables, and checks that locks can be kept there.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, time::Duration};
 
 use polylock_core::{Fault, Operation, Result};
 use sqlx::{MySql, mysql::MySqlRow};
@@ -36,6 +36,9 @@ pub(super) async fn settings(
     }
     for warning in settings.warnings() {
         tracing::warn!(server = %server.endpoint(), "{warning}");
+    }
+    if let Ok(seconds) = settings.get("wait_timeout").parse() {
+        server.idle_time().closed_after(Duration::from_secs(seconds));
     }
     Ok(settings.durable())
 }

@@ -40,6 +40,10 @@ impl Checkup {
         let row = tables::first(server, &checkup).await?;
         server.clock().observe(sent, column(server, &row, 9)?);
         let oldest: Option<i64> = column(server, &row, 11)?;
+        let idle_ms: Option<i64> = column(server, &row, 17)?;
+        if let Some(ms) = idle_ms.and_then(|ms| u64::try_from(ms).ok()).filter(|ms| *ms > 0) {
+            server.idle_time().closed_after(Duration::from_millis(ms));
+        }
         let number = |index| column::<i64>(server, &row, index);
         let text = |index| column::<String>(server, &row, index);
         Ok(Self {

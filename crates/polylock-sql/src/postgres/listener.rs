@@ -31,6 +31,7 @@ use crate::engine::{
     columns::{Columns, unhex},
     rows::{self, hex},
     server::{
+        connection::TRY,
         literal::{Arg, Template},
         pool::Server,
     },
@@ -294,10 +295,33 @@ impl<DB: PushDriver> ListenerContext<DB> {
         // Earlier notifications are not repeated, so every waiter claims again.
         wakeups.notify_all();
         self.find_broken().await;
-        while let Some(notification) = DB::next(&mut listener).await? {
-            self.on_notification(&notification, wakeups);
+        self.receive(&mut listener, wakeups).await
+    }
+
+    /// Receives notifications until the connection is lost. It sends nothing for as long as it waits, so a server or a proxy may close it as
+    /// idle: then the next one is kept open.
+    async fn receive(&self, listener: &mut DB::Listener, wakeups: &Wakeups) -> Result<(), sqlx::Error> {
+        let (idle, mut sent) = (self.server.idle_time(), SystemClock.now());
+        loop {
+            let suspect = idle.suspect().map_or(Moment::NEVER, |suspect| sent + suspect);
+            let end = match SystemClock.before(suspect, DB::next(listener)).await {
+                Some(Ok(Some(notification))) => {
+                    self.on_notification(&notification, wakeups);
+                    continue;
+                }
+                Some(end) => end.map(drop),
+                None => match self.reply(<DB as PushDriver>::fetch(listener, TRY)).await {
+                    Ok(_) => {
+                        idle.found_open(SystemClock.now().since(sent));
+                        sent = SystemClock.now();
+                        continue;
+                    }
+                    Err(error) => Err(error),
+                },
+            };
+            idle.found_closed(SystemClock.now().since(sent));
+            return end;
         }
-        Ok(())
     }
 }
 

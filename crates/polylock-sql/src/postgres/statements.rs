@@ -25,8 +25,9 @@ const MAX: &str = "9223372036854775807";
 /// call better than those of the system, and that would run with the rights of the caller.
 const PINNED: &str = "SET search_path = pg_catalog, pg_temp";
 
-/// The same search path for the transaction of a message.
-pub(super) const PIN: &str = "SET LOCAL search_path = pg_catalog, pg_temp;";
+/// The same search path for the transaction of a message, and no compilation of its statements: where the planner's estimates are far from the
+/// truth, a compilation takes hundreds of times as long as the statement.
+pub(super) const PIN: &str = "SET LOCAL search_path = pg_catalog, pg_temp;\nSET LOCAL jit = off;";
 
 /// Sets the configured durability, independently of the server's default.
 const DURABLE: &str =

@@ -13,7 +13,7 @@ use super::{
 };
 
 /// The end of the settings before a statement.
-const SETTINGS: &str = "search_path = pg_catalog, pg_temp;";
+const SETTINGS: &str = "SET LOCAL jit = off;";
 
 /// The first words of the statements that are no calls, and the routines of this model in their place.
 const QUERIES: [(&str, &str); 6] = [

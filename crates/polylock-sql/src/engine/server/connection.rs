@@ -18,8 +18,8 @@ use super::{
 };
 use crate::engine::source::Source;
 
-/// A statement that every server executes.
-const TRY: SqlStr = SqlStr::from_static("SELECT 1");
+/// A statement that every server executes, to try a connection.
+pub(crate) const TRY: SqlStr = SqlStr::from_static("SELECT 1");
 
 /// The maximum time for which a connection is tried.
 pub(super) const TRY_LIMIT: Duration = Duration::from_secs(1);

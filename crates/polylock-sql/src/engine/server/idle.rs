@@ -1,8 +1,8 @@
 //! The time after which the server, or a proxy in front of it, closes idle connections.
 //!
 //! The driver reports the end of an idle connection only to the next statement, which then takes the time of a new connection, and is sent
-//! twice. So once a connection has turned out to be closed, those that were idle for long are tried before a statement is sent on
-//! them, and some are [kept open](super::keeper).
+//! twice. So where connections are closed, by the server's settings or as has turned out, those that were idle for long are tried before
+//! a statement is sent on them, and some are [kept open](super::keeper).
 
 use std::{
     sync::atomic::{AtomicU32, AtomicU64, Ordering},
@@ -12,13 +12,16 @@ use std::{
 /// A connection that ends sooner was not closed for being idle.
 const SHORTEST: Duration = Duration::from_millis(500);
 
+/// The least idle time after which a connection is tried.
+const SHORTEST_SUSPECT: Duration = Duration::from_millis(100);
+
 /// The number of connections in succession that were found open, after which the time is taken to be longer: connections also end because
 /// a server is restarted.
 const TRUSTED: u32 = 1000;
 
-/// The least time after which a connection was found closed, as far as is known.
+/// The least time after which connections are closed, as far as is known.
 #[derive(Debug)]
-pub(super) struct IdleTime {
+pub(crate) struct IdleTime {
     closed_after_us: AtomicU64,
     /// The number of connections that were found open since it has changed.
     open: AtomicU32,
@@ -31,22 +34,27 @@ impl Default for IdleTime {
 }
 
 impl IdleTime {
-    /// Returns the idle time from which a connection is suspect; `None` if none was found closed.
-    pub(super) fn suspect(&self) -> Option<Duration> {
+    /// Returns the idle time from which a connection is suspect; `None` if none is closed, as far as is known.
+    pub(crate) fn suspect(&self) -> Option<Duration> {
         let closed_after = self.closed_after_us.load(Ordering::Relaxed);
-        (closed_after < u64::MAX).then(|| (Duration::from_micros(closed_after) / 2).max(SHORTEST))
+        (closed_after < u64::MAX).then(|| (Duration::from_micros(closed_after) / 2).max(SHORTEST_SUSPECT))
     }
 
     /// Records that a connection was closed while it was idle for this time.
-    pub(super) fn found_closed(&self, idle: Duration) {
+    pub(crate) fn found_closed(&self, idle: Duration) {
         if idle >= SHORTEST {
-            self.closed_after_us.fetch_min(micros(idle), Ordering::Relaxed);
-            self.open.store(0, Ordering::Relaxed);
+            self.closed_after(idle);
         }
     }
 
+    /// Records that connections are closed when they have been idle for this time.
+    pub(crate) fn closed_after(&self, time: Duration) {
+        self.closed_after_us.fetch_min(micros(time), Ordering::Relaxed);
+        self.open.store(0, Ordering::Relaxed);
+    }
+
     /// Records that a suspect connection was open.
-    pub(super) fn found_open(&self, idle: Duration) {
+    pub(crate) fn found_open(&self, idle: Duration) {
         let open = self.open.fetch_add(1, Ordering::Relaxed) + 1;
         let closed_after = self.closed_after_us.load(Ordering::Relaxed);
         if micros(idle) > closed_after || open >= TRUSTED {
@@ -78,8 +86,10 @@ mod tests {
         time.found_closed(ms(6000));
         time.found_closed(ms(9000));
         assert_eq!(time.suspect(), Some(ms(3000)));
-        time.found_closed(ms(600));
-        assert_eq!(time.suspect(), Some(SHORTEST));
+        time.closed_after(ms(400));
+        assert_eq!(time.suspect(), Some(ms(200)));
+        time.closed_after(ms(1));
+        assert_eq!(time.suspect(), Some(SHORTEST_SUSPECT));
     }
 
     #[test]

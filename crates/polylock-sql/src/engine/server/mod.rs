@@ -2,7 +2,7 @@
 
 pub(crate) mod connection;
 pub(crate) mod driver;
-mod idle;
+pub(crate) mod idle;
 mod keeper;
 mod late;
 mod limit;

@@ -140,14 +140,18 @@ impl<DB: Driver> Server<DB> {
         self.context.size > 1 && self.context.gate.has_room()
     }
 
-    /// Returns true if a connection of this runtime is idle or may be opened. Where idle connections are closed, those that have been idle
-    /// for long do not count, and no other one is opened while an operation waits: the I/O thread keeps some open.
+    /// Returns true if a connection of this runtime is idle or may be opened. Those that may have been closed meanwhile are given up, and no
+    /// other one is opened while an operation waits: the I/O thread keeps some open.
     pub(crate) fn has_connection(&self) -> bool {
-        let suspect = self.context.connections.idle.suspect();
-        if let Some(suspect) = suspect {
-            self.pool.retain(|connection, _| connection.idle_time() < suspect);
-        }
-        self.pool.status().available > 0 || suspect.is_none() && self.context.connections.limit.has_room()
+        let given_up = self.idle_time().suspect().is_some_and(|suspect| {
+            !self.pool.retain(|connection, _| connection.idle_time() < suspect).removed.is_empty()
+        });
+        self.pool.status().available > 0 || !given_up && self.context.connections.limit.has_room()
+    }
+
+    /// Returns the time after which the server closes idle connections.
+    pub(crate) fn idle_time(&self) -> &IdleTime {
+        &self.context.connections.idle
     }
 
     /// Returns true if this runtime has a connection.
@@ -341,7 +345,7 @@ impl<DB: Driver> Server<DB> {
                 }
                 // Each broken connection leaves the pool, so the retries end: a new connection works, or can't be opened.
                 ErrorClass::Broken => {
-                    self.context.connections.idle.found_closed(connection.was_idle());
+                    self.idle_time().found_closed(connection.was_idle());
                     *lost = true;
                     if SystemClock.now() >= deadline {
                         return Err(self.failed(operation, error));

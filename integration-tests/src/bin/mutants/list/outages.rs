@@ -124,7 +124,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
 ",
         test: (
             "scenarios",
-            "faults::idle::postgres::a_connection_that_is_closed_again_while_it_is_idle_is_replaced_before_the_next_operation",
+            "faults::idle::mariadb::a_connection_that_is_closed_again_while_it_is_idle_is_replaced_before_the_next_operation",
         ),
     },
     Mutant {
