@@ -21,9 +21,13 @@ pub fn parse(text: &str) -> Option<Call<'_>> {
     }
     let (routine, rest) = text.trim().strip_prefix("CALL polylock_")?.split_once('(')?;
     let (routine, _) = routine.rsplit_once('_')?;
-    let argument = |text: &str| match text.strip_prefix("x'") {
-        None => text.parse().ok().map(Argument::Int),
-        Some(digits) => digits.strip_suffix('\'').and_then(unhex).map(Argument::Bytes),
+    let argument = |text: &str| {
+        let text =
+            text.strip_prefix("CONVERT(").map_or(text, |text| text.trim_end_matches(" USING utf8mb4)"));
+        match text.strip_prefix("x'") {
+            None => text.parse().ok().map(Argument::Int),
+            Some(digits) => digits.strip_suffix('\'').and_then(unhex).map(Argument::Bytes),
+        }
     };
     let arguments = rest.strip_suffix(");")?.split(", ").map(argument).collect::<Option<_>>()?;
     Some(Call { routine, arguments })

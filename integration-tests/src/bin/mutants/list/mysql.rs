@@ -140,4 +140,14 @@ pub(super) const MUTANTS: &[Mutant] = &[
 ",
         test: ("conformance", "mariadb::keep_alive::keeps_the_queue_position_of_a_waiter"),
     },
+    Mutant {
+        name: "MySQL: the tokens to break are bytes, whatever the character set of the database is",
+        file: "crates/polylock-sql/src/mysql/statements/break.sql",
+        from: "CONVERT($2 USING utf8mb4)",
+        to: "$2",
+        test: (
+            "scenarios",
+            "databases::mariadb::settings::names_are_byte_exact_under_odd_modes_and_character_sets",
+        ),
+    },
 ];
