@@ -30,6 +30,7 @@ pub(super) struct Checkup {
     sequence_cache: i64,
     hidden_tables: String,
     foreign_code: String,
+    sends_statements: bool,
 }
 
 impl Checkup {
@@ -63,6 +64,7 @@ impl Checkup {
             sequence_cache: number(14)?,
             hidden_tables: text(15)?,
             foreign_code: text(16)?,
+            sends_statements: number(18)? == 1,
         })
     }
 
@@ -119,6 +121,11 @@ impl Checkup {
                 self.foreign_code
             );
             return refused(Fault::Permanent, &advice);
+        }
+        if self.sends_statements {
+            let advice = "the server sends statements back, which contain the secret ids of requests, and the driver logs them: ALTER ROLE ... \
+                 SET client_min_messages = notice for this user";
+            return refused(Fault::Denied, advice);
         }
         if !self.unlogged_tables.is_empty() {
             let advice = format!(

@@ -3,7 +3,8 @@
 -- pessimistic, the clock, 1 if all users may create objects in the schema, the age in seconds of the oldest transaction of the
 -- database that keeps deleted rows, the number of replication slots that keep the deleted rows of many transactions, the setting by
 -- which sessions are read-only, the number of tokens that a session draws at a time, the tables with row-level security for this
--- user, the triggers and rules on the tables, the time in ms after which idle sessions are closed). Without the rights of `pg_read_all_stats` the age and the slots cover only sessions of the
+-- user, the triggers and rules on the tables, the time in ms after which idle sessions are closed, 1 if
+-- the server sends statements back, which contain secrets). Without the rights of `pg_read_all_stats` the age and the slots cover only sessions of the
 -- same user.
 --
 -- Inputs:    none.
@@ -43,4 +44,6 @@ SELECT current_setting('server_version_num')::bigint,
     coalesce((SELECT seqcache FROM pg_sequence WHERE seqrelid = to_regclass('{p}_tokens')), 1),
     (SELECT coalesce(string_agg(name, ', ' ORDER BY name), '') FROM own WHERE row_security_active(oid)),
     (SELECT coalesce(string_agg(name, ', ' ORDER BY name), '') FROM foreign_code),
-    (SELECT setting::bigint FROM pg_settings WHERE name = 'idle_session_timeout');
+    (SELECT setting::bigint FROM pg_settings WHERE name = 'idle_session_timeout'),
+    (current_setting('client_min_messages') ~ '^(debug|log)' AND (current_setting('log_statement') <> 'none'
+        OR current_setting('log_min_duration_statement') <> '-1'))::int::bigint;
