@@ -116,8 +116,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "PostgreSQL: messages leave the search path to the role",
         file: "crates/polylock-sql/src/postgres/statements.rs",
-        from: "const PIN: &str = \"SET LOCAL search_path = pg_catalog, pg_temp;\";",
-        to: "const PIN: &str = \"\";",
+        from: "const PIN: &str = \"SET LOCAL search_path = pg_catalog, pg_temp;\\n",
+        to: "const PIN: &str = \"",
         test: ("scenarios", "databases::search_path::objects_of_others_in_a_schema_of_the_search_path_are_never_run"),
     },
     Mutant {

@@ -101,7 +101,8 @@ async fn idle_connections_closed_by_the_server_are_replaced() {
     let mut observer = connection(&server).await;
     // Its pauses between two queries may be long on a busy machine.
     run(&mut observer, "SET SESSION wait_timeout = 600").await;
-    wait_until(&mut observer, others, |others| others == 0).await;
+    // A program keeps two open for a while.
+    wait_until(&mut observer, others, |others| others <= 2).await;
     for guard in guards {
         guard.release().await.unwrap();
     }
