@@ -9,6 +9,8 @@ use std::{
     time::Duration,
 };
 
+use tokio::sync::Notify;
+
 /// A connection that ends sooner was not closed for being idle.
 const SHORTEST: Duration = Duration::from_millis(500);
 
@@ -25,11 +27,16 @@ pub(crate) struct IdleTime {
     closed_after_us: AtomicU64,
     /// The number of connections that were found open since it has changed.
     open: AtomicU32,
+    shortened: Notify,
 }
 
 impl Default for IdleTime {
     fn default() -> Self {
-        Self { closed_after_us: AtomicU64::new(u64::MAX), open: AtomicU32::default() }
+        Self {
+            closed_after_us: AtomicU64::new(u64::MAX),
+            open: AtomicU32::default(),
+            shortened: Notify::new(),
+        }
     }
 }
 
@@ -49,8 +56,16 @@ impl IdleTime {
 
     /// Records that connections are closed when they have been idle for this time.
     pub(crate) fn closed_after(&self, time: Duration) {
-        self.closed_after_us.fetch_min(micros(time), Ordering::Relaxed);
+        let before = self.closed_after_us.fetch_min(micros(time), Ordering::Relaxed);
         self.open.store(0, Ordering::Relaxed);
+        if micros(time) < before {
+            self.shortened.notify_one();
+        }
+    }
+
+    /// Waits until the time is shorter than it was.
+    pub(crate) async fn shortened(&self) {
+        self.shortened.notified().await;
     }
 
     /// Records that a suspect connection was open.

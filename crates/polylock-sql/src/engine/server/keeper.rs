@@ -49,7 +49,7 @@ impl<DB: Driver> Keeper<DB> {
     pub(super) fn used(self: &Arc<Self>) {
         self.uses.fetch_add(1, Ordering::Relaxed);
         if self.connections.idle.suspect().is_some() && !self.is_running.swap(true, Ordering::AcqRel) {
-            self.executor.spawn(keep_open(Arc::downgrade(self)));
+            self.executor.spawn(keep_open(Arc::downgrade(self), self.connections.clone()));
         }
     }
 
@@ -67,11 +67,11 @@ impl<DB: Driver> Keeper<DB> {
 }
 
 /// Keeps connections open until the store has not been used for [`IN_USE`].
-async fn keep_open<DB: Driver>(keeper: Weak<Keeper<DB>>) {
+async fn keep_open<DB: Driver>(keeper: Weak<Keeper<DB>>, connections: Arc<Connections<DB>>) {
     let mut last: (Moment, u64) = (SystemClock.now(), 0);
     let mut pause = Duration::ZERO;
     loop {
-        SystemClock.sleep_until(SystemClock.now() + pause).await;
+        SystemClock.before(SystemClock.now() + pause, connections.idle.shortened()).await;
         let Some((keeper, pool)) = keeper.upgrade().and_then(|it| it.pool.upgrade().map(|pool| (it, pool)))
         else {
             return;
@@ -80,9 +80,9 @@ async fn keep_open<DB: Driver>(keeper: Weak<Keeper<DB>>) {
         if uses != last.1 {
             last = (now, uses);
         }
-        match keeper.connections.idle.suspect() {
+        match connections.idle.suspect() {
             // One that is not suspect yet at the next look has become so before it can be closed.
-            Some(suspect) if now.since(last.0) < IN_USE => pause = suspect / 2,
+            Some(suspect) if now.since(last.0) < IN_USE => pause = (suspect / 2).min(IN_USE),
             _ => return keeper.is_running.store(false, Ordering::Release),
         }
         keeper.try_some(&pool).await;
