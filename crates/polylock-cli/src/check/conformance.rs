@@ -101,7 +101,7 @@ pub(super) fn run(subject: &Subject, cases: Vec<(String, String)>) {
                 loop {
                     let next = cases.lock().unwrap_or_else(PoisonError::into_inner).next();
                     let Some((case, namespace)) = next else { break };
-                    let config = subject.namespaces.config(&namespace);
+                    let config = subject.config_of_case(&namespace);
                     let factory = TargetFactory::new(move || {
                         let config = config.clone();
                         async move { Namespace(config) }

@@ -1,8 +1,8 @@
 //! The store that is checked, and the namespaces of the check in it.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use polylock::{Namespaces, Options, Result, core::Locks, read_url};
+use polylock::{Namespaces, Options, Result, StoreConfig, core::Locks, read_url};
 use polylock_bench::Opened;
 
 use super::configuration::Configuration;
@@ -16,6 +16,9 @@ use crate::{
 /// The timeout of sessions that have the leases of all locks: the part with faults waits until some expire.
 const SESSION: Duration = Duration::from_secs(3);
 
+/// That of the sessions of the cases, which have leases of up to a minute. A server may keep them for less.
+const SESSION_OF_CASES: Duration = Duration::from_secs(120);
+
 /// The store that is checked.
 pub(super) struct Subject {
     /// The settings of its URL.
@@ -24,6 +27,8 @@ pub(super) struct Subject {
     pub(super) configuration: Configuration,
     /// The namespaces of the check.
     pub(super) namespaces: Namespaces,
+    /// The store with long sessions, if it has sessions.
+    of_cases: Option<Arc<dyn StoreConfig>>,
     opened: Opened,
 }
 
@@ -35,7 +40,11 @@ impl Subject {
         let configuration =
             Configuration { origin: store.origin, url: url.clone(), display_name: store.display_name };
         let (options, mut config) = read_url(&url)?;
+        let mut of_cases = None;
         if config.has_sessions() {
+            let mut long = url.clone();
+            long.replace("polylock.session_timeout", polylock::duration::format(SESSION_OF_CASES));
+            of_cases = Some(read_url(&long)?.1);
             url.replace("polylock.ttl", polylock::duration::format(SESSION));
             config = read_url(&url)?.1;
         }
@@ -47,7 +56,13 @@ impl Subject {
             );
             return Err(Failure::new(CONFIG, problem));
         };
-        Ok(Self { options, configuration, namespaces, opened: Opened::default() })
+        Ok(Self { options, configuration, namespaces, of_cases, opened: Opened::default() })
+    }
+
+    /// Returns the configuration of a namespace for a case of the suite.
+    pub(super) fn config_of_case(&self, namespace: &str) -> Arc<dyn StoreConfig> {
+        let long = self.of_cases.as_ref().and_then(|config| config.in_namespace(namespace));
+        long.unwrap_or_else(|| self.namespaces.config(namespace))
     }
 
     /// Opens a namespace.
