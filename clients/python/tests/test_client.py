@@ -51,6 +51,11 @@ class Case(unittest.TestCase):
         self.addCleanup(self.server.end)
         self.locks = Client(self.server.url)
 
+    def child(self, script: str) -> subprocess.Popen[str]:
+        """Runs a program with the URL of the server as its argument, and pipes."""
+        arguments = [sys.executable, "-c", script, self.server.url]
+        return subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
     def test_a_client_continues_with_the_next_server(self) -> None:
         dead = Server(self.directory)
         dead.end()
@@ -298,9 +303,8 @@ class Case(unittest.TestCase):
             "    print(code, flush=True)\n"
             "    sys.stdin.readline()\n"
         )
-        child = subprocess.Popen([sys.executable, "-c", script, self.server.url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        assert child.stdin is not None and child.stdout is not None
-        with child:
+        with self.child(script) as child:
+            assert child.stdin is not None and child.stdout is not None
             self.assertEqual(child.stdout.readline(), "7\n")
             with self.assertRaises(NotAcquired):
                 self.locks.lock("n", wait=0).acquire()
@@ -318,9 +322,8 @@ class Case(unittest.TestCase):
             "print('lost', flush=True)\n"
             "sys.stdin.readline()\n"
         )
-        child = subprocess.Popen([sys.executable, "-c", script, self.server.url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        assert child.stdin is not None and child.stdout is not None
-        with child:
+        with self.child(script) as child:
+            assert child.stdin is not None and child.stdout is not None
             self.assertEqual(child.stdout.readline(), "held\n")
             child.send_signal(signal.SIGSTOP)
             time.sleep(3)

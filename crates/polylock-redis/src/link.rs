@@ -38,8 +38,8 @@ pub(crate) const INSPECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The maximum time that a command waits for other commands of this client before it is sent.
 const MAX_QUEUE_TIME: Duration = Duration::from_secs(10);
 
-/// The time after the last call for which a connection that ends is replaced at once: where servers or proxies close idle connections, the
-/// release of a hold finds an open one.
+/// A connection that ends within this time after the last call is replaced at once. Servers and proxies close idle connections, and the next
+/// release should not have to wait for a new one.
 const IN_USE: Duration = Duration::from_secs(60);
 
 /// The connection to one server.

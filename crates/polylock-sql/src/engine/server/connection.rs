@@ -21,7 +21,7 @@ use crate::engine::source::Source;
 /// A statement that every server executes, to try a connection.
 pub(crate) const TRY: SqlStr = SqlStr::from_static("SELECT 1");
 
-/// The maximum time for which a connection is tried.
+/// A connection that does not answer a try within this time is given up.
 pub(super) const TRY_LIMIT: Duration = Duration::from_secs(1);
 
 /// What the pools of all runtimes share.
@@ -100,7 +100,7 @@ impl<DB: Driver> Manager for Connector<DB> {
 pub(crate) struct PooledConnection<DB: Driver> {
     connection: Option<Object<Connector<DB>>>,
     connections: Arc<Connections<DB>>,
-    /// The time for which it was idle before it was taken.
+    /// How long it was idle before it was taken from the pool.
     was_idle: Duration,
 }
 
@@ -110,7 +110,7 @@ impl<DB: Driver> PooledConnection<DB> {
         Self { connection: Some(connection), connections, was_idle }
     }
 
-    /// Returns the time for which it was idle before it was taken from the pool.
+    /// Returns how long it was idle before it was taken from the pool.
     pub(super) const fn was_idle(&self) -> Duration {
         self.was_idle
     }

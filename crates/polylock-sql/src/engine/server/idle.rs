@@ -1,4 +1,4 @@
-//! The time after which the server, or a proxy in front of it, closes idle connections.
+//! How long a connection may be idle before the server, or a proxy in front of it, closes it.
 //!
 //! The driver reports the end of an idle connection only to the next statement, which then takes the time of a new connection, and is sent
 //! twice. So where connections are closed, by the server's settings or as has turned out, those that were idle for long are tried before

@@ -81,7 +81,7 @@ async fn keep_open<DB: Driver>(keeper: Weak<Keeper<DB>>, connections: Arc<Connec
             last = (now, uses);
         }
         match connections.idle.suspect() {
-            // One that is not suspect yet at the next look has become so before it can be closed.
+            // Twice as often as a connection becomes suspect, so each is tried before it is closed.
             Some(suspect) if now.since(last.0) < IN_USE => pause = (suspect / 2).min(IN_USE),
             _ => return keeper.is_running.store(false, Ordering::Release),
         }
