@@ -162,10 +162,17 @@ async fn a_temporary_fault_is_reported_with_its_cause() {
     locks.lock("a").acquire().await.unwrap().release().await.unwrap();
 
     let mut more = Vec::new();
-    while let Ok(connection) = redis::connect(server.url()).await {
-        more.push(connection);
-    }
-    let (fault, text) = refusal(&namespace.url).await;
+    let error = loop {
+        while let Ok(connection) = redis::connect(server.url()).await {
+            more.push(connection);
+        }
+        match Locks::builder(&namespace.url).outage(Duration::ZERO).connect().await {
+            // A connection from above has ended in the meantime.
+            Ok(locks) => drop(locks),
+            Err(error) => break error,
+        }
+    };
+    let (fault, text) = describe(&error);
     // The reset may overtake the server's error message.
     let names_limit = text.contains("maxclients");
     assert!(fault == Some(Fault::Temporary) && names_limit, "{fault:?}: {text}");
