@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"math/rand"
 	"net/url"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -31,11 +33,11 @@ type Lock struct {
 	lost   chan struct{}
 	ended  chan struct{}
 
-	// The time before the deadline from which this client renews the lock.
-	late time.Duration
+	// The server that has replied last: that of the stream, which is notified of a break at once as long as it has the renewals.
+	used atomic.Int32
 
-	// The time from which this client confirms the grant: the server renews the lock only after that. A short hold ends before.
-	confirmAt time.Time
+	// The time that is left at a renewal.
+	due time.Duration
 
 	mutex sync.Mutex
 	// The lease lasts for this time from clock.sent.
@@ -43,9 +45,8 @@ type Lock struct {
 	lasts time.Duration
 	err   error
 	// True once Release was called.
-	released  bool
-	renewing  bool
-	confirmed bool
+	released bool
+	renewing bool
 }
 
 // newLock returns the lock of a grant.
@@ -75,10 +76,14 @@ func newLock(name, mode string, opened *stream) (*Lock, error) {
 		ttl: time.Duration(granted.TTLMs) * time.Millisecond, stream: opened, clock: clock, lasts: lasts,
 		lost: make(chan struct{}), ended: make(chan struct{}),
 	}
-	// The server renews at a third of the lease. Random, so that the clients of a server that has ended renew one after the other.
+	// Random, so that clients with grants of the same time renew one after the other.
 	random := rand.New(rand.NewSource(time.Now().UnixNano()))
-	lock.late = time.Duration((0.4 + 0.2*random.Float64()) * float64(lock.ttl))
-	lock.confirmAt = time.Now().Add(lock.ttl / 8)
+	lock.due = time.Duration((0.6 + 0.07*random.Float64()) * float64(lock.ttl))
+	for index, url := range opened.client.URLs {
+		if strings.TrimSuffix(url, "/") == opened.server {
+			lock.used.Store(int32(index))
+		}
+	}
 	// The reader waits for the server, and the watch for the deadline: a silent server delays no loss.
 	go lock.read()
 	go lock.watch()
@@ -145,7 +150,7 @@ func (lock *Lock) Release() {
 				query.Set(key, fmt.Sprint(value))
 			}
 			// The end of a stream is no release: the network may have cut it. The lease ends the hold if this fails.
-			_ = lock.stream.client.delete(ctx, "/v1/holds/"+id+"?"+query.Encode())
+			_ = lock.stream.client.delete(ctx, &lock.used, "/v1/holds/"+id+"?"+query.Encode())
 		}
 	}
 	lock.stream.cancel()
@@ -159,7 +164,6 @@ func (lock *Lock) end(err error) {
 	lock.err = err
 	if err != ErrReleased {
 		close(lock.lost)
-		// The server does not renew what its client has given up.
 		lock.stream.cancel()
 	}
 	close(lock.ended)
@@ -201,7 +205,7 @@ func (lock *Lock) extend(clock serverClock, lasts time.Duration) {
 	}
 }
 
-// renew renews the lock without a stream, on any server.
+// renew renews the lock, on any server.
 func (lock *Lock) renew() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -214,20 +218,18 @@ func (lock *Lock) renew() {
 	case errors.As(err, &lost):
 		lock.end(fmt.Errorf("%w: %s: %s", ErrLost, lock.Name, lost.problem.Reason))
 	case err == nil:
-		lock.confirmed = true
 		lock.extend(clock, lasts)
 	}
 }
 
-// isLate returns true if the lock is to be renewed now: the stream has ended, or its server is silent, or the grant is not confirmed yet.
-func (lock *Lock) isLate() bool {
+// isDue returns true if the lock is to be renewed now.
+func (lock *Lock) isDue() bool {
 	lock.mutex.Lock()
 	defer lock.mutex.Unlock()
 	left := lock.remaining()
-	isDue := left < lock.late || (!lock.confirmed && since(lock.confirmAt) >= 0)
-	isLate := left > 0 && isDue && !lock.renewing
-	lock.renewing = lock.renewing || isLate
-	return isLate
+	isDue := left > 0 && left < lock.due && !lock.renewing
+	lock.renewing = lock.renewing || isDue
+	return isDue
 }
 
 // renewAll renews all locks, and returns the lease that ends first.
@@ -238,7 +240,7 @@ func (lock *Lock) renewAll(ctx context.Context) (first serverClock, lasts time.D
 		for key, value := range lock.hold {
 			body[key] = value
 		}
-		clock, time, err := lock.stream.client.renew(ctx, "/v1/holds/"+id, body)
+		clock, time, err := lock.stream.client.renew(ctx, &lock.used, "/v1/holds/"+id, body)
 		if err != nil {
 			return clock, 0, err
 		}
@@ -257,7 +259,7 @@ func (lock *Lock) watch() {
 			_ = lock.EnsureHeld()
 			return
 		}
-		if lock.isLate() {
+		if lock.isDue() {
 			go lock.renew()
 		}
 		for _, longest := range []time.Duration{tick, lock.ttl/10 + time.Millisecond} {

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -89,11 +90,10 @@ func (opened *stream) close() {
 
 // acquire waits for a lock, over all servers together. It returns nil if the job is not due.
 func (client *Client) acquire(ctx context.Context, name, mode, path string, body map[string]any, wait time.Duration) (*Lock, error) {
-	body["confirm"] = true
 	begin := time.Now()
 	for {
 		var opened *stream
-		err := client.first(ctx, func(server string) (err error) {
+		err := client.first(ctx, &client.used, func(server string) (err error) {
 			if wait != 0 {
 				body["wait"] = milliseconds(wait - since(begin))
 			}
@@ -121,16 +121,16 @@ func (client *Client) acquire(ctx context.Context, name, mode, path string, body
 
 // post sends a request that may be repeated.
 func (client *Client) post(ctx context.Context, path string, body map[string]any) error {
-	return client.repeat(ctx, http.MethodPost, path, body, client.Silence)
+	return client.repeat(ctx, &client.used, http.MethodPost, path, body, client.Silence)
 }
 
 // delete sends a request that may be repeated.
-func (client *Client) delete(ctx context.Context, path string) error {
-	return client.repeat(ctx, http.MethodDelete, path, nil, renewalTimeout)
+func (client *Client) delete(ctx context.Context, used *atomic.Int32, path string) error {
+	return client.repeat(ctx, used, http.MethodDelete, path, nil, renewalTimeout)
 }
 
-func (client *Client) repeat(ctx context.Context, method, path string, body map[string]any, silence time.Duration) error {
-	return client.first(ctx, func(server string) error {
+func (client *Client) repeat(ctx context.Context, used *atomic.Int32, method, path string, body map[string]any, silence time.Duration) error {
+	return client.first(ctx, used, func(server string) error {
 		limited, cancel := context.WithTimeout(ctx, silence)
 		defer cancel()
 		response, err := client.send(limited, method, server+path, body)
@@ -142,8 +142,8 @@ func (client *Client) repeat(ctx context.Context, method, path string, body map[
 }
 
 // renew renews a hold, and returns its lease. It returns [ErrLost] if the hold has ended.
-func (client *Client) renew(ctx context.Context, path string, body map[string]any) (clock serverClock, lasts time.Duration, err error) {
-	err = client.first(ctx, func(server string) error {
+func (client *Client) renew(ctx context.Context, used *atomic.Int32, path string, body map[string]any) (clock serverClock, lasts time.Duration, err error) {
+	err = client.first(ctx, used, func(server string) error {
 		limited, cancel := context.WithTimeout(ctx, renewalTimeout)
 		defer cancel()
 		sent := time.Now()
@@ -165,15 +165,15 @@ func (client *Client) renew(ctx context.Context, path string, body map[string]an
 	return clock, lasts, err
 }
 
-// first calls send with each server until one has replied, beginning with the one that has replied last.
-func (client *Client) first(ctx context.Context, send func(server string) error) error {
+// first calls send with each server until one has replied, beginning with used, the one that has replied last.
+func (client *Client) first(ctx context.Context, used *atomic.Int32, send func(server string) error) error {
 	failure := errors.New("there is no server")
-	first := int(client.used.Load())
+	first := int(used.Load())
 	for number := range client.URLs {
-		used := (first + number) % len(client.URLs)
-		err := send(strings.TrimSuffix(client.URLs[used], "/"))
+		next := (first + number) % len(client.URLs)
+		err := send(strings.TrimSuffix(client.URLs[next], "/"))
 		if err == nil {
-			client.used.Store(int32(used))
+			used.Store(int32(next))
 			return nil
 		}
 		if ctx.Err() != nil {

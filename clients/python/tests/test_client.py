@@ -311,12 +311,13 @@ class Case(unittest.TestCase):
             child.stdin.write("\n")
         self.assertEqual(child.returncode, 0)
 
-    def test_a_client_that_has_lost_its_lock_does_not_let_the_server_renew_it(self) -> None:
+    def test_the_lock_of_a_stopped_client_is_free_a_lease_after_its_last_renewal(self) -> None:
         script = (
             "import sys, time\n"
             "from polylock_client import Client\n"
             "held = Client(sys.argv[1]).lock('n', ttl=2).acquire()\n"
-            "time.sleep(0.5)\n"
+            "time.sleep(3)\n"
+            "held.ensure_held()\n"
             "print('held', flush=True)\n"
             "held.lost.wait()\n"
             "print('lost', flush=True)\n"
@@ -326,12 +327,26 @@ class Case(unittest.TestCase):
             assert child.stdin is not None and child.stdout is not None
             self.assertEqual(child.stdout.readline(), "held\n")
             child.send_signal(signal.SIGSTOP)
-            time.sleep(3)
-            child.send_signal(signal.SIGCONT)
+            try:
+                # Its connection stays open.
+                self.locks.lock("n", wait=3).acquire().release()
+            finally:
+                child.send_signal(signal.SIGCONT)
             self.assertEqual(child.stdout.readline(), "lost\n")
-            # It does not release it.
-            self.locks.lock("n", wait=4).acquire().release()
             child.stdin.write("\n")
+
+    def test_a_hold_stays_with_the_server_of_its_stream(self) -> None:
+        other = Server(self.directory)
+        self.addCleanup(other.end)
+        held = Client(self.server.url, other.url).lock("n", ttl=4).acquire()
+        # The other requests use another server from now on.
+        held._servers._used = 1
+        time.sleep(5)
+        held.ensure_held()
+        # One reads the stream, which would have ended with the lease, and one watches the deadline.
+        threads = [thread for thread in threading.enumerate() if thread.name == "polylock n"]
+        self.assertGreaterEqual(len(threads), 2)
+        held.release()
 
     def test_a_release_is_repeated_while_no_server_can_be_reached(self) -> None:
         held = self.locks.lock("n").acquire()

@@ -23,12 +23,9 @@ export class Held implements AsyncDisposable {
   readonly #ids: Readonly<Record<string, string>>;
   readonly #hold: { mode?: string; slot?: number };
   readonly #ttlMs: number;
-  /** The milliseconds before the deadline from which this client renews the lock. */
-  readonly #lateMs: number;
+  /** The milliseconds that are left at a renewal. */
+  readonly #dueMs: number;
   #isRenewing = false;
-  /** The milliseconds before the first deadline from which this client confirms the grant: the server renews the lock only after that. A short hold ends before. */
-  readonly #confirmMs: number;
-  #isConfirmed = false;
   #lease: Lease;
   #isReleased = false;
   #timer: NodeJS.Timeout | undefined;
@@ -41,13 +38,13 @@ export class Held implements AsyncDisposable {
     mode?: string,
   ) {
     const { first } = stream;
-    this.servers = servers;
+    // The server of the stream is notified of a break at once, as long as it has the renewals.
+    this.servers = servers.beginningWith(stream.url);
     this.#ids = first.ids ?? { [name]: first.id ?? "" };
     this.#hold = { ...(mode !== undefined && { mode }), ...(first.slot !== undefined && { slot: first.slot }) };
     this.#ttlMs = first.ttl_ms ?? 0;
-    // The server renews at a third of the lease. Random, so that the clients of a server that has ended renew one after the other.
-    this.#lateMs = this.#ttlMs * (0.4 + 0.2 * Math.random());
-    this.#confirmMs = left(stream.lease) - this.#ttlMs / 8;
+    // Random, so that clients with grants of the same time renew one after the other.
+    this.#dueMs = this.#ttlMs * (0.6 + 0.07 * Math.random());
     this.fencingToken = first.fencing_token ?? 0;
     this.fencingTokens = first.fencing_tokens ?? { [name]: this.fencingToken };
     this.slot = first.slot;
@@ -102,14 +99,13 @@ export class Held implements AsyncDisposable {
     }
   }
 
-  /** Renews the lock without a stream, on any server. */
+  /** Renews the lock, on any server. */
   async #renew(): Promise<void> {
     this.#isRenewing = true;
     try {
       const body = { ttl: time(this.#ttlMs), ...this.#hold };
       const renewals = Object.entries(this.#ids).map(([name, id]) => this.servers.renew(`/v1/holds/${id}`, { name, ...body }));
       const leases = await Promise.all(renewals);
-      this.#isConfirmed = true;
       this.#extend(leases.reduce((one, other) => (left(one) < left(other) ? one : other)));
     } catch (error) {
       if (error instanceof Lost) this.#lose(error.reason);
@@ -127,16 +123,13 @@ export class Held implements AsyncDisposable {
     if (this.#isReleased || this.lost.aborted) return;
     clearTimeout(this.#timer);
     this.#losing.abort(new Lost(this.name, reason));
-    // The server does not renew what its client has given up.
     this.#closing.abort();
   }
 
   #watch(): void {
     const { remainingMs } = this;
     if (remainingMs === 0) return this.#lose("deadline");
-    // The stream has ended, or its server is silent, or the grant is not confirmed yet.
-    const isDue = remainingMs < this.#lateMs || (!this.#isConfirmed && remainingMs < this.#confirmMs);
-    if (isDue && !this.#isRenewing) void this.#renew();
+    if (remainingMs < this.#dueMs && !this.#isRenewing) void this.#renew();
     this.#timer = setTimeout(() => this.#watch(), Math.min(remainingMs, this.#ttlMs / 10 + 1, TICK_MS));
   }
 }

@@ -35,6 +35,8 @@ export class Stream {
 
   constructor(
     private clock: ServerClock,
+    /** The server. */
+    readonly url: string,
     readonly lines: AsyncGenerator<Line, void>,
     readonly closing: AbortController,
     private readonly readClock: () => Promise<ServerClock>,
@@ -89,16 +91,27 @@ export const time = (ms: number | undefined) => (ms === undefined ? undefined : 
 
 export class Servers {
   readonly #urls: readonly string[];
+  readonly #settings: ClientSettings;
   readonly #headers: Record<string, string>;
   readonly #silenceMs: number;
-  readonly #clocks = new Clocks();
+  #clocks = new Clocks();
   /** The index of the server that has replied last. */
   #used = 0;
 
-  constructor(urls: string | readonly string[], { token, silenceMs = SILENCE_MS }: ClientSettings) {
+  constructor(urls: string | readonly string[], settings: ClientSettings) {
+    const { token, silenceMs = SILENCE_MS } = settings;
     this.#urls = typeof urls === "string" ? [urls] : urls;
+    this.#settings = settings;
     this.#headers = { "content-type": "application/json", ...(token === undefined ? {} : { authorization: `Bearer ${token}` }) };
     this.#silenceMs = silenceMs;
+  }
+
+  /** Returns the same servers for a hold: it uses this one, that of its stream, until it fails. */
+  beginningWith(url: string): Servers {
+    const servers = new Servers(this.#urls, this.#settings);
+    servers.#clocks = this.#clocks;
+    servers.#used = this.#urls.indexOf(url);
+    return servers;
   }
 
   /** Waits for a lock, for `waitMs` over all servers together. */
@@ -106,7 +119,7 @@ export class Servers {
     const begin = now();
     return this.#first(signal, (url, closing) => {
       const body = { ...settings, wait: time(waitMs === undefined ? undefined : waitMs - since(begin)) };
-      return this.#open(new URL(path, url), this.#request(body, closing.signal), closing, waitMs !== 0);
+      return this.#open(url, new URL(path, url), this.#request(body, closing.signal), closing, waitMs !== 0);
     });
   }
 
@@ -193,7 +206,7 @@ export class Servers {
     return new ServerClock(sent, response.headers.get("polylock-clock") ?? "");
   }
 
-  async #open(url: URL, request: RequestInit, closing: AbortController, waits: boolean): Promise<Stream> {
+  async #open(server: string, url: URL, request: RequestInit, closing: AbortController, waits: boolean): Promise<Stream> {
     let timer: NodeJS.Timeout | undefined;
     const restart = (silenceMs = this.#silenceMs) => {
       clearTimeout(timer);
@@ -206,7 +219,7 @@ export class Servers {
       restart();
       const clock = new ServerClock(sent, response.headers.get("polylock-clock") ?? "");
       const lines = linesOf(response, () => timer && restart());
-      const stream = new Stream(clock, lines, closing, () => this.#clockOf(url));
+      const stream = new Stream(clock, server, lines, closing, () => this.#clockOf(url));
       for (;;) {
         const { value: line, done } = await lines.next();
         if (done) throw new Gone("the server has ended while the request waited");

@@ -1,10 +1,12 @@
 // The client against a real server. The variable POLYLOCK_PROGRAM names the command.
 
 import assert from "node:assert/strict";
+import { spawn } from "node:child_process";
 import { createHash } from "node:crypto";
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { createInterface } from "node:readline";
 import { afterEach, beforeEach, test } from "node:test";
 import { setTimeout as pause } from "node:timers/promises";
 
@@ -43,16 +45,24 @@ test("a blocked event loop delays the signal, and not the check", async () => {
   await held.release();
 });
 
-test("a client that has lost its lock does not let the server renew it", async () => {
-  const held = await locks.acquire("n", { ttlMs: 2000 });
-  // The server renews it from the confirmation on.
-  await pause(600);
-  Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 2500);
-  assert.throws(() => held.ensureHeld(), Lost);
-  // It is not released.
-  const next = await new Client(server.url).acquire("n", { waitMs: 4000 });
-  await next.release();
-  await held.release();
+test("the lock of a stopped client is free a lease after its last renewal", async () => {
+  const script = `
+    import { Client } from "polylock-client";
+    const held = await new Client(process.argv[1]).acquire("n", { ttlMs: 2000 });
+    await new Promise((resolve) => setTimeout(resolve, 3000));
+    held.ensureHeld();
+    console.log("held");
+    held.lost.addEventListener("abort", () => console.log("lost"));
+    setTimeout(() => {}, 60_000);`;
+  const child = spawn(process.execPath, ["--input-type=module", "-e", script, server.url], { stdio: ["ignore", "pipe", "inherit"] });
+  servers.push(child);
+  const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]();
+  assert.equal((await lines.next()).value, "held");
+  child.kill("SIGSTOP");
+  // Its connection stays open.
+  await (await locks.acquire("n", { waitMs: 3000 })).release();
+  child.kill("SIGCONT");
+  assert.equal((await lines.next()).value, "lost");
 });
 
 test("a client continues with the next server", async () => {

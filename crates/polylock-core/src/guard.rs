@@ -23,7 +23,7 @@ pub(crate) const RELEASE_LIMIT: Duration = Duration::from_millis(500);
 
 /// A lock that is held.
 ///
-/// It is renewed in the background every third of its lease. The hold ends with the first of: a [`release`](Self::release) or drop,
+/// It is renewed in the background every third of its lease, unless it [stops that](Self::stop_renewals). The hold ends with the first of: a [`release`](Self::release) or drop,
 /// a renewal that finds the lock gone or [broken](crate::Locks::break_lock), or the deadline, which passes before the store can
 /// grant the lock to another request. Work under the lock must stop when the hold ends: [`run`](Self::run) stops it; other code
 /// checks [`lost`](Self::lost) or [`ensure_held`](Self::ensure_held).
@@ -159,6 +159,39 @@ impl Guard {
             Phase::Held { deadline, .. } => (Some(*deadline) != present).then_some(Some(*deadline)),
             Phase::Left | Phase::Lost(_) => Some(None),
         })
+    }
+
+    /// Ends the renewals in the background: from now on the hold lasts until its [`deadline`](Self::deadline), and each [`renew`](Self::renew)
+    /// extends it. So work that hangs loses its lock.
+    ///
+    /// Reentrant guards share the hold, so this counts for all of them.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// # let locks = polylock_core::Locks::new(polylock_core::memory::connect());
+    /// let guard = locks.lock("import").acquire().await?;
+    /// guard.stop_renewals();
+    /// for part in 1..=3 {
+    ///     guard.renew().await?; // a part may take as long as the lease
+    ///     println!("import part {part}");
+    /// }
+    /// guard.release().await?;
+    /// # Ok::<(), polylock_core::Error>(()) }).unwrap();
+    /// ```
+    pub fn stop_renewals(&self) {
+        self.shared_hold.stop_renewals();
+    }
+
+    /// Renews the hold now, and returns the new [`deadline`](Self::deadline). A hold that has reached its [`max_hold`](crate::Lock::max_hold) keeps
+    /// its deadline.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if the lock is lost before the store has confirmed the renewal, which is repeated until then.
+    ///
+    /// # Cancel safety
+    /// Once polled, the renewal continues in the background if the future is dropped.
+    pub async fn renew(&self) -> Result<Moment> {
+        self.shared_hold.renew().await
     }
 
     /// Returns the events of the hold from now on: renewals with their slack, a warning when the slack is low, and the loss.

@@ -372,3 +372,30 @@ async fn replies_that_arrive_together_cause_no_burst_of_keep_alives() {
     // On a busy machine, its short lease may end before a release.
     drop(waiter.await.unwrap().unwrap());
 }
+
+#[tokio::test]
+async fn a_hold_that_stops_its_renewals_lasts_until_its_deadline_or_the_next_renewal() {
+    let locks = Locks::new(memory::connect());
+    let guard = locks.lock("n").ttl(TTL).acquire().await.unwrap();
+    guard.stop_renewals();
+    let first = guard.deadline();
+    SystemClock.sleep_until(first - TTL / 4).await;
+    assert_eq!(guard.deadline(), first, "it was renewed");
+    let second = guard.renew().await.unwrap();
+    assert!(second > first + TTL / 2 && guard.deadline() == second);
+    assert_eq!(guard.lost().await, LostReason::DeadlineReached);
+    assert!(SystemClock.now() >= second && guard.renew().await.unwrap_err().lost().is_some());
+    locks.lock("n").acquire().await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_renewal_is_repeated_until_it_has_a_result() {
+    let locks = locks(altered(Inconclusive::default()));
+    let guard = locks.lock("n").ttl(TTL).acquire().await.unwrap();
+    guard.stop_renewals();
+    let first = guard.deadline();
+    assert!(guard.renew().await.unwrap() > first);
+    guard.release().await.unwrap();
+    let guard = locks.lock("n").ttl(TTL).max_hold(TTL / 2).acquire().await.unwrap();
+    assert_eq!(guard.renew().await.unwrap(), guard.deadline(), "it has reached its longest time");
+}

@@ -130,7 +130,9 @@ pub(crate) async fn put(
     let (_waits, gone) = oneshot::channel::<()>();
     let outcome = service.run(|service, backend| async move {
         if only_renews {
-            service.confirmations.confirm(&request.id);
+            if let Some(until) = service.renewals.renew(&request).await {
+                return Ok(Outcome::Renewed(until));
+            }
             return renew(&*backend, &Arc::new(request)).await;
         }
         claim(&service, &*backend, &request, (wait, limit), gone).await
@@ -173,7 +175,7 @@ async fn renew(backend: &dyn Backend, request: &Arc<Request>) -> Result<Outcome>
     Ok(match renewed.into_iter().next() {
         Some(KeepAlive::Held { lease, .. }) => Outcome::Renewed(deadline::of(sent, lease)),
         Some(KeepAlive::Lost(reason)) => Outcome::Lost(reason),
-        // The server of a stream may renew it at the same time.
+        // Another server may renew it at the same time.
         _ => {
             let cause = "the renewal has no result: repeat it";
             let backend = backend.capabilities().backend;

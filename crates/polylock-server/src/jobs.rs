@@ -42,7 +42,7 @@ pub(crate) struct JobOptions {
     wait: Option<String>,
     owner: Option<String>,
     label: Option<String>,
-    confirm: bool,
+    renew: bool,
 }
 
 /// The body of an outcome.
@@ -142,7 +142,7 @@ impl JobOptions {
     }
 }
 
-/// Begins an attempt of a job if it is due, and renews its lock as long as the client reads the reply.
+/// Begins an attempt of a job if it is due. The reply is the stream of its lock.
 pub(crate) async fn begin(
     State(service): State<Arc<Inner>>,
     caller: Caller,
@@ -154,7 +154,7 @@ pub(crate) async fn begin(
     limit_of(&service, &headers)?;
     let progress = Progress::default();
     let (acquisition, is_try) = options.attempt(&service, &name, &progress)?;
-    let call = streams::Call { acquisition, progress, is_try, confirms: options.confirm };
+    let call = streams::Call { acquisition, progress, is_try, server_renews: options.renew };
     streams::open(service, caller, &headers, call).await
 }
 

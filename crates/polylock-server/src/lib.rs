@@ -8,7 +8,6 @@ mod alerts;
 mod body;
 mod caller;
 mod clock;
-mod confirmations;
 mod console;
 mod events;
 mod expiry;
@@ -19,6 +18,7 @@ mod lines;
 mod objects;
 mod operations;
 mod readiness;
+mod renewals;
 mod serve;
 #[cfg(test)]
 mod serve_tests;

@@ -344,7 +344,7 @@ async fn a_renewal_without_a_ttl_never_shortens_the_lease() {
         let status = send(&routes, request(Method::GET, &format!("/v1/locks/{name}"), None, None)).await;
         json_of(status).await["holders"][0]["expires_in_ms"].as_u64().unwrap()
     };
-    let body = json!({ "ttl": "10m", "confirm": true });
+    let body = json!({ "ttl": "10m" });
     let streams = send(&routes, request(Method::POST, "/v1/locks/stream", None, Some(&body))).await;
     let mut stream = streams.into_body().into_data_stream();
     let granted = event_of(&mut stream).await;

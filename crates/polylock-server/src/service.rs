@@ -16,8 +16,8 @@ use polylock_protocol::StoreBody;
 use tokio::sync::{Semaphore, broadcast, watch};
 
 use crate::{
-    access::Access, clock::ServerClock, confirmations::Confirmations, readiness::Readiness, tls::Tls,
-    ttls::Ttls, turns::Turns, waiters::Waiters, watches::Watches,
+    access::Access, clock::ServerClock, readiness::Readiness, renewals::Renewals, tls::Tls, ttls::Ttls,
+    turns::Turns, waiters::Waiters, watches::Watches,
 };
 
 /// The number of names of broken locks that a slow reader may be behind.
@@ -42,7 +42,7 @@ pub(crate) struct Inner {
     pub(crate) clock: ServerClock,
     pub(crate) turns: Turns,
     pub(crate) waiters: Waiters,
-    pub(crate) confirmations: Arc<Confirmations>,
+    pub(crate) renewals: Arc<Renewals>,
     pub(crate) ttls: Ttls,
     pub(crate) alerts: broadcast::Sender<LockName>,
     pub(crate) readiness: Readiness,
@@ -97,7 +97,7 @@ impl Service {
             clock: ServerClock::new(),
             turns: Turns::default(),
             waiters: Waiters::default(),
-            confirmations: Arc::default(),
+            renewals: Arc::default(),
             ttls: Ttls::default(),
             alerts,
             readiness: Readiness::default(),

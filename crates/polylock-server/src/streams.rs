@@ -1,4 +1,4 @@
-//! Locks as streams, for any language: a lock is renewed as long as its stream is open.
+//! Locks as streams, for any language: the reply to one request has the place in the queue, the grant, the renewals and the loss.
 //!
 //! `POST /v1/locks/NAME` replies with lines of JSON:
 //!
@@ -10,7 +10,8 @@
 //! | `lost` | `lock`; `reason`, as one word; `notice` of a break |
 //! | `failed` | `problem`: the lock was not acquired |
 //!
-//! The server renews the lock. A client releases it with `DELETE /v1/holds/ID`, on any server, and then closes the stream.
+//! A client renews its locks by `PUT /v1/holds/ID` with `If-Match: *`, and releases them with `DELETE /v1/holds/ID`, on any server, before it closes the stream. With `renew`, the server renews
+//! them as long as the stream is open: see [`renewals`](crate::renewals).
 //!
 //! **The end of a stream is no release.**
 //! 1. The network cuts the connection, and the server reads its end.
@@ -20,9 +21,7 @@
 //! So the lock stays taken until the end of its lease. The same holds when a server shuts down, and when this server has not renewed the lock in time: the
 //! client may have renewed it itself, by `PUT /v1/holds/ID` with `If-Match: *`, on any server.
 //!
-//! **A lost grant.** A client that sets `confirm` renews the lock once by `PUT /v1/holds/ID` with `If-Match: *` within a quarter of the lease. Otherwise
-//! the server ends the stream, and the lock with its lease: a grant that the network has lost occupies the lock for no longer than a dead client. A confirmation that
-//! reaches another server ends the stream, too; the client then renews the lock itself.
+//! If the renewals of a client reach another server, the stream ends with `lost` and the reason `deadline`, and the client still holds the lock.
 //!
 //! **The deadline of the client.** `until` is the end of the lease by the clock of the server, as the header `polylock-clock` of the reply. A line
 //! may be delayed on its way for any time, so the client must not count from its arrival:
@@ -33,7 +32,6 @@
 //! A client that keeps a stream for minutes repeats 1 and 2 with any other request.
 
 use std::{
-    future,
     pin::{Pin, pin},
     sync::Arc,
     time::Duration,
@@ -60,10 +58,10 @@ use crate::{
     access::Right,
     body::{OptionalBody, Refused},
     caller::Caller,
-    confirmations::{CONFIRMED, Confirmation},
     expiry::limit_of,
     lines::{self, HEARTBEAT},
     objects::ms,
+    renewals::StreamLocks,
     service::Inner,
 };
 
@@ -88,7 +86,8 @@ pub(crate) struct AcquireOptions {
     also: Vec<String>,
     owner: Option<String>,
     label: Option<String>,
-    confirm: bool,
+    /// True if the server renews the locks.
+    renew: bool,
 }
 
 /// The end of an acquisition.
@@ -217,26 +216,16 @@ enum Stage {
     Ended,
 }
 
-/// The locks of a client, which stay taken for its lease when this is dropped.
+/// The locks of a client.
 struct Held {
-    guard: Option<MultiGuard>,
+    locks: Arc<StreamLocks>,
     /// The deadline that the client knows.
     until: Moment,
-    confirmation: Option<Confirmation>,
     /// Counts the locks of all streams.
     _counted: Arc<()>,
 }
 
-impl Drop for Held {
-    fn drop(&mut self) {
-        // Some may be lost: they are not released either.
-        if let Some(guard) = self.guard.take() {
-            guard.leave_to_expire().ok();
-        }
-    }
-}
-
-/// Acquires a lock, or several, and renews them as long as the client reads the reply.
+/// Acquires a lock, or several. The reply is their stream.
 pub(crate) async fn acquire(
     State(service): State<Arc<Inner>>,
     caller: Caller,
@@ -250,9 +239,9 @@ pub(crate) async fn acquire(
     }
     limit_of(&service, &headers)?;
     let progress = Progress::default();
-    let confirms = options.confirm;
+    let server_renews = options.renew;
     let (acquisition, is_try) = options.acquisition(&service, name, &progress)?;
-    open(service, caller, &headers, Call { acquisition, progress, is_try, confirms }).await
+    open(service, caller, &headers, Call { acquisition, progress, is_try, server_renews }).await
 }
 
 /// An acquisition for a client.
@@ -261,8 +250,8 @@ pub(crate) struct Call {
     pub(crate) progress: Progress,
     /// True if the request is not to wait.
     pub(crate) is_try: bool,
-    /// True if the client confirms the grant.
-    pub(crate) confirms: bool,
+    /// True if the server renews the locks as long as the connection is open.
+    pub(crate) server_renews: bool,
 }
 
 /// Returns the stream of an acquisition: its failure within a moment, or at any time if it is a try, is the status of the reply.
@@ -272,7 +261,7 @@ pub(crate) async fn open(
     headers: &HeaderMap,
     call: Call,
 ) -> Result<Response, Refused> {
-    let Call { mut acquisition, progress, is_try, confirms } = call;
+    let Call { mut acquisition, progress, is_try, server_renews } = call;
     let begun = if is_try {
         Some(acquisition.as_mut().await)
     } else {
@@ -285,7 +274,7 @@ pub(crate) async fn open(
     let lines = stream::unfold(stage, move |stage| {
         // The stream is a request of the caller until its end.
         let (service, _caller) = (service.clone(), caller.clone());
-        async move { next(&service, confirms, stage).await }
+        async move { next(&service, server_renews, stage).await }
     });
     Ok(lines::reply(headers, lines))
 }
@@ -294,12 +283,12 @@ pub(crate) async fn open(
 enum Change {
     Renewed(Moment),
     Lost((LockName, LostReason)),
-    /// The server shuts down, or the client does not confirm the grant.
+    /// The server shuts down.
     Ended,
 }
 
 /// Returns the next line of a stream, and its state after it; `None` at its end.
-async fn next(service: &Inner, confirms: bool, stage: Stage) -> Option<(Option<Value>, Stage)> {
+async fn next(service: &Inner, server_renews: bool, stage: Stage) -> Option<(Option<Value>, Stage)> {
     let silence = if matches!(stage, Stage::Waiting { .. }) { HEARTBEAT } else { HELD_HEARTBEAT };
     let heartbeat = SystemClock.now() + silence;
     match stage {
@@ -307,7 +296,7 @@ async fn next(service: &Inner, confirms: bool, stage: Stage) -> Option<(Option<V
             let look = (SystemClock.now() + LOOK).min(heartbeat);
             if let Some(acquired) = SystemClock.before(look, acquisition.as_mut()).await {
                 return Some(match acquired {
-                    Ok(acquired) => begin(service, confirms, acquired),
+                    Ok(acquired) => begin(service, server_renews, acquired),
                     Err(error) => {
                         let line = json!({ "event": "failed", "problem": Problem::from(&error) });
                         (Some(line), Stage::Ended)
@@ -331,16 +320,10 @@ async fn next(service: &Inner, confirms: bool, stage: Stage) -> Option<(Option<V
                 return Some((None, Stage::Waiting { acquisition, progress, position }));
             }
         },
-        Stage::Acquired(acquired) => Some(begin(service, confirms, acquired)),
+        Stage::Acquired(acquired) => Some(begin(service, server_renews, acquired)),
         Stage::Held(mut held) => {
-            let Held { guard, until, confirmation, .. } = &mut held;
-            let guard = guard.as_ref()?;
-            let unconfirmed = async {
-                match confirmation {
-                    Some(confirmation) => confirmation.missing().await,
-                    None => future::pending().await,
-                }
-            };
+            let Held { locks, until, .. } = &held;
+            let guard = locks.guard()?;
             // Its locals are in its memory once; what it captured would be there twice.
             let change = async {
                 // A renewal before the deadline is read is not missed.
@@ -357,7 +340,6 @@ async fn next(service: &Inner, confirms: bool, stage: Stage) -> Option<(Option<V
                     },
                     // The locks stay taken for the lease.
                     () = service.closes() => Change::Ended,
-                    () = unconfirmed => Change::Ended,
                 }
             };
             // In a box: the future of a stream exists as long as the stream.
@@ -395,7 +377,7 @@ async fn next(service: &Inner, confirms: bool, stage: Stage) -> Option<(Option<V
 }
 
 /// Returns the line of an acquisition that has ended, and the state after it.
-fn begin(service: &Inner, confirms: bool, acquired: Acquired) -> (Option<Value>, Stage) {
+fn begin(service: &Inner, server_renews: bool, acquired: Acquired) -> (Option<Value>, Stage) {
     match acquired {
         Acquired::Held { guard, mut granted } => {
             let until = guard.deadline();
@@ -406,13 +388,13 @@ fn begin(service: &Inner, confirms: bool, acquired: Acquired) -> (Option<Value>,
             for handle in &handles {
                 service.ttls.record(handle.id(), handle.ttl());
             }
-            let handle = handles.into_iter().next();
-            granted.insert("ttl_ms".to_owned(), handle.as_ref().map(|handle| ms(handle.ttl())).into());
-            let expect = |handle: HoldHandle| {
-                service.confirmations.expect(handle.id(), SystemClock.now() + handle.ttl() / CONFIRMED)
+            granted.insert("ttl_ms".to_owned(), handles.first().map(|handle| ms(handle.ttl())).into());
+            let locks = if server_renews {
+                Arc::new(StreamLocks::renewed_by_server(guard))
+            } else {
+                service.renewals.by_client(guard)
             };
-            let confirmation = handle.filter(|_| confirms).map(expect);
-            let held = Held { guard: Some(guard), until, confirmation, _counted: service.held.clone() };
+            let held = Held { locks, until, _counted: service.held.clone() };
             (Some(granted.into()), Stage::Held(held))
         }
         Acquired::Not(line) => (Some(line), Stage::Ended),

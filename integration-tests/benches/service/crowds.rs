@@ -27,6 +27,9 @@ const LOAD: Duration = Duration::from_secs(15);
 /// The clients of the load.
 const CLIENTS: usize = 8;
 
+/// The body of a request for a lock that the server renews.
+const RENEWED: &str = r#"{"renew":true}"#;
+
 pub(crate) async fn measure(server: &Server, slow: bool) -> Value {
     if slow { beside_slow_readers(server).await } else { streams(server).await }
 }
@@ -35,7 +38,7 @@ async fn streams(server: &Server) -> Value {
     let (before, begin) = (server.memory(), now());
     let streams: Vec<_> = stream::iter(0..STREAMS)
         .map(|number| async move {
-            let mut stream = server.open("POST", &format!("/v1/locks/stream-{number}"), "").await;
+            let mut stream = server.open("POST", &format!("/v1/locks/stream-{number}"), RENEWED).await;
             stream.until("granted").await;
             stream
         })
@@ -65,7 +68,7 @@ async fn beside_slow_readers(server: &Server) -> Value {
             if number % 20 == 0 {
                 server.open("GET", "/v1/events", "").await
             } else {
-                server.open("POST", &format!("/v1/locks/slow-{number}"), "").await
+                server.open("POST", &format!("/v1/locks/slow-{number}"), RENEWED).await
             }
         })
         .buffer_unordered(OPENING)

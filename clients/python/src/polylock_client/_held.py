@@ -34,7 +34,8 @@ class Hold:
         self.name = name
         self.lost = threading.Event()
         self.reason: Optional[str] = None
-        self._servers = servers
+        # The server of the stream is notified of a break at once, as long as it has the renewals.
+        self._servers = servers.beginning_with(stream.url)
         self._settings = settings
         self._ids: dict[str, str] = granted.get("ids") or {name: granted["id"]}
         self._unreleased = dict(self._ids)
@@ -42,11 +43,8 @@ class Hold:
         self._stream = stream
         self._socket = stream.connection.sock
         self._deadline = stream.deadline(granted["until"], GRANT_AGE)
-        # The server renews at a third of the lease. Random, so that the clients of a server that has ended renew one after the other.
-        self._late = self._ttl * random.uniform(0.4, 0.6)
-        # The server renews a lock only after its client has done so, in a quarter of the lease. A short hold ends before.
-        self._confirm_at = now() + self._ttl / 8
-        self._confirmed = False
+        # The time that is left at a renewal. Random, so that clients with grants of the same time renew one after the other.
+        self._due = self._ttl * random.uniform(0.6, 0.67)
         self._renewing = False
         self._changed = threading.Condition()
         self._ended = False
@@ -108,7 +106,7 @@ class Hold:
         _log.warning("lock %s could not be released: its lease has ended", self.name)
 
     def lose(self, reason: str) -> None:
-        """Reports a loss, and ends the stream: its server does not renew what its client has given up."""
+        """Reports a loss, and ends the stream."""
         with self._changed:
             if self.has_ended:
                 return
@@ -148,7 +146,7 @@ class Hold:
             self._deadline = max(self._deadline, deadline)
 
     def _renew(self) -> None:
-        """Renews the lock without a stream, on any server."""
+        """Renews the lock, on any server."""
         body, deadlines = {"ttl": text(self._ttl), **self._settings}, []
         try:
             for name, identity in self._ids.items():
@@ -160,7 +158,6 @@ class Hold:
         with self._changed:
             self._renewing = False
             if deadlines:
-                self._confirmed = True
                 self._extend(min(deadlines))
 
     def _watch(self) -> None:
@@ -171,9 +168,7 @@ class Hold:
                 left = self._deadline - now()
                 if left <= 0:
                     break
-                # The stream has ended, or its server is silent, or the grant is not confirmed yet.
-                is_due = left < self._late or (not self._confirmed and now() >= self._confirm_at)
-                if is_due and not self._renewing:
+                if left < self._due and not self._renewing:
                     self._renewing = True
                     threading.Thread(target=self._renew, name=f"polylock {self.name}", daemon=True).start()
                 self._changed.wait(min(left, tick))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import http.client
 import json
 import math
@@ -77,11 +78,14 @@ class Stream:
         connection: http.client.HTTPConnection,
         response: http.client.HTTPResponse,
         clock: ServerClock,
+        url: str,
         read_clock: Callable[[], ServerClock],
     ) -> None:
         #: The line that has ended the wait.
         self.line: dict[str, Any] = {}
         self.connection = connection
+        #: The server.
+        self.url = url
         self._response = response
         self._clock = clock
         self._read_clock = read_clock
@@ -135,12 +139,18 @@ class Servers:
         self._context = context
         self._clocks = Clocks()
 
+    def beginning_with(self, url: str) -> Servers:
+        """Returns the same servers for a hold: it uses this one, that of its stream, until it fails."""
+        servers = copy.copy(self)
+        servers._used = self._urls.index(url)
+        return servers
+
     def open(self, path: str, body: dict[str, Any], wait: Optional[Seconds], waiting: Wait) -> Stream:
         """Waits for a lock, for ``wait`` seconds over all servers together."""
         begin = now()
 
         def on(connection: http.client.HTTPConnection, url: str) -> Stream:
-            settings = {**body, "confirm": True}
+            settings = dict(body)
             if wait is not None:
                 settings["wait"] = text(max(wait - (now() - begin), 0))
             assert connection.sock is not None
@@ -151,7 +161,7 @@ class Servers:
             response = self._send(connection, "POST", path, settings)
             connection.sock.settimeout(self._silence)
             clock = ServerClock(sent, response.headers["polylock-clock"])
-            stream = Stream(connection, response, clock, lambda: self._clock_of(url))
+            stream = Stream(connection, response, clock, url, lambda: self._clock_of(url))
             for line in stream.lines():
                 event = line["event"]
                 if event == "failed":

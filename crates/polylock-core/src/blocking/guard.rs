@@ -109,6 +109,19 @@ impl Guard {
         block_on(self.0.release_after(delay))?
     }
 
+    /// Ends the renewals in the background; see [`crate::Guard::stop_renewals`].
+    pub fn stop_renewals(&self) {
+        self.0.stop_renewals();
+    }
+
+    /// Renews the hold now, and returns the new [`deadline`](Self::deadline); see [`crate::Guard::renew`].
+    ///
+    /// # Errors
+    /// The same as [`crate::Guard::renew`]. [`Error::AsyncContext`](crate::Error::AsyncContext), in which case nothing is renewed.
+    pub fn renew(&self) -> Result<Moment> {
+        block_on(self.0.renew())?
+    }
+
     /// Stops the renewals without a release: the lock stays taken until its lease expires.
     ///
     /// # Errors

@@ -57,6 +57,11 @@ impl HoldTimes {
         if deadline::of(sent, lease) >= self.end { Moment::NEVER } else { sent + lease / 3 }
     }
 
+    /// Returns true if a hold with this deadline can't be renewed, because it has reached its end.
+    pub(super) fn is_end(self, deadline: Moment) -> bool {
+        deadline >= self.end
+    }
+
     /// Returns the reason for the loss of a hold with a deadline that has passed at `now`.
     pub(super) fn passed(self, now: Moment) -> LostReason {
         if now >= self.end { LostReason::MaxHold } else { LostReason::DeadlineReached }
@@ -94,6 +99,7 @@ mod tests {
         assert_eq!(times.renew_at(at(20), seconds(30)), at(30));
         assert_eq!(times.deadline(at(30), seconds(30)), at(55));
         assert_eq!(times.renew_at(at(30), seconds(30)), Moment::NEVER);
+        assert!(times.is_end(at(55)) && !times.is_end(at(54)));
         assert_eq!(
             (times.passed(at(54)), times.passed(at(55))),
             (LostReason::DeadlineReached, LostReason::MaxHold)

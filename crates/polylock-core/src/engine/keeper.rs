@@ -71,6 +71,7 @@ impl Keeper {
             sent,
             lease,
             renew_at: if is_broken { now } else { hold.times().renew_at(sent, lease) },
+            on_request: false,
             timer: Moment::NEVER,
             in_flight: false,
             warned: false,
@@ -178,6 +179,28 @@ impl Keeper {
             kept.set_timer(timers);
         }
         self.schedule(state, now);
+    }
+
+    /// From now on, renews `hold` only at a request of its holder.
+    pub(super) fn stop_renewals(&self, hold: &Hold) {
+        let mut state = self.lock();
+        let State { holds, timers, .. } = &mut *state;
+        if let Some(kept) = holds.get_mut(&hold.key()) {
+            (kept.on_request, kept.renew_at) = (true, Moment::NEVER);
+            kept.set_timer(timers);
+        }
+    }
+
+    /// Makes the task renew `hold` now.
+    pub(super) fn renew(self: &Arc<Self>, hold: &Hold) {
+        let now = self.context.now();
+        let mut state = self.lock();
+        let State { holds, timers, .. } = &mut *state;
+        if let Some(kept) = holds.get_mut(&hold.key()) {
+            kept.renew_at = now;
+            kept.set_timer(timers);
+            self.schedule(state, now);
+        }
     }
 
     /// Makes the task check the timers by `at`.

@@ -17,6 +17,7 @@ use super::{
     ended::Ended,
     foreground::Foreground,
     hold::Hold,
+    hold_events::GuardEvent,
     hold_limits::HoldLimits,
     keeper::Keeper,
     known_semaphores::KnownSemaphores,
@@ -152,6 +153,29 @@ impl SharedHold {
 
     pub(super) fn handle(&self) -> &Arc<StoreHandle> {
         &self.handle
+    }
+
+    /// From now on, the hold is renewed only by [`renew`](Self::renew).
+    pub(crate) fn stop_renewals(&self) {
+        self.handle.keeper.stop_renewals(&self.hold);
+    }
+
+    /// Renews the hold, and returns the new deadline.
+    pub(crate) async fn renew(&self) -> Result<Moment> {
+        self.handle.context.ensure_own_process()?;
+        let mut events = self.hold.events();
+        let lost = |ended: Ended| ended.into_lost(self.hold.name());
+        let present = self.hold.check().map_err(lost)?;
+        if self.hold.times().is_end(present) {
+            return Ok(present);
+        }
+        self.handle.keeper.renew(&self.hold);
+        while let Some(event) = events.next().await {
+            if let GuardEvent::Renewed { deadline, .. } = event {
+                return Ok(deadline);
+            }
+        }
+        self.hold.check().map_err(lost)
     }
 
     /// Ends the hold without a release: the lease expires.

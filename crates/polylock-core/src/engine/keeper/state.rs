@@ -59,6 +59,8 @@ pub(super) struct Kept {
     pub(super) lease: Duration,
     /// The time at which the next keep-alive is due.
     pub(super) renew_at: Moment,
+    /// True if the hold is renewed only at a request of its holder.
+    pub(super) on_request: bool,
     /// Its entry in the timers.
     pub(super) timer: Moment,
     /// True while a keep-alive is in flight.
@@ -175,7 +177,8 @@ impl Kept {
                 let times = self.hold.times();
                 let deadline = times.deadline(sent, lease);
                 if deadline > now && self.hold.extend(deadline) {
-                    (self.sent, self.lease, self.renew_at) = (sent, lease, times.renew_at(sent, lease));
+                    let renew_at = if self.on_request { Moment::NEVER } else { times.renew_at(sent, lease) };
+                    (self.sent, self.lease, self.renew_at) = (sent, lease, renew_at);
                     (self.warned, self.backoff) = (false, None);
                     self.set_timer(timers);
                     self.hold.report(GuardEvent::Renewed { deadline, slack });
