@@ -306,6 +306,9 @@ impl TryFrom<&RecordReply> for StoredRecord {
     }
 }
 
+/// The longest time for which a record is kept: several times the longest period of a job.
+const LONGEST_KEEP: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
 /// A record to be written.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -327,6 +330,10 @@ impl WriteRecordBody {
     /// # Errors
     /// [`InvalidBody`] for an invalid value.
     pub fn record(&self) -> Result<(LockName, Record, Duration), InvalidBody> {
-        Ok((name_of(&self.name)?, (&self.record).try_into()?, Duration::from_micros(self.keep_us)))
+        let keep = Duration::from_micros(self.keep_us);
+        if keep > LONGEST_KEEP {
+            return Err(InvalidBody::new("keep_us", "a record is kept for at most a hundred years"));
+        }
+        Ok((name_of(&self.name)?, (&self.record).try_into()?, keep))
     }
 }

@@ -12,6 +12,8 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
 
+use crate::readers::Readers;
+
 /// The key of the errors.
 const KEY: &str = "access";
 /// The requests of one caller at the same time, unless the file states another number.
@@ -55,6 +57,7 @@ const OPEN_REQUESTS: usize = 20_000;
 /// | `exclusive` | to hold locks in all modes, and `inspect` |
 /// | `inspect` | to read holders, waiters, records of jobs, and notices of breaks |
 /// | `break` | to break locks, and `inspect` |
+/// | `raise` | to raise the fencing tokens, as `both:` does. On most stores those of all locks grow with it, whatever the prefix is. |
 #[derive(Debug)]
 pub struct Access {
     callers: Mutex<HashMap<Sha256Hash, Arc<Account>>>,
@@ -82,6 +85,9 @@ pub(crate) struct Account {
     pub(crate) name: String,
     pub(crate) rules: Vec<Rule>,
     pub(crate) requests: Arc<Semaphore>,
+    /// Those that keep or end a hold: a caller that has all its requests in use can do so.
+    pub(crate) upkeep: Arc<Semaphore>,
+    pub(crate) readers: Arc<Readers>,
     /// The number of its requests at the same time.
     limit: usize,
     rate: Option<Arc<DefaultDirectRateLimiter>>,
@@ -95,6 +101,7 @@ pub(crate) enum Right {
     Exclusive,
     Inspect,
     Break,
+    Raise,
 }
 
 /// Rights for the names with a prefix.
@@ -136,6 +143,7 @@ impl Right {
                 | (Self::Shared, Self::Shared | Self::Inspect)
                 | (Self::Break, Self::Break | Self::Inspect)
                 | (Self::Inspect, Self::Inspect)
+                | (Self::Raise, Self::Raise)
         )
     }
 
@@ -145,6 +153,7 @@ impl Right {
             Self::Exclusive => "exclusive",
             Self::Inspect => "inspect",
             Self::Break => "break",
+            Self::Raise => "raise",
         }
     }
 }
@@ -154,9 +163,12 @@ impl Access {
     /// the web can make a name of its own lead to this machine.
     #[must_use]
     pub fn open() -> Self {
-        let rules = vec![Rule { prefix: String::new(), rights: vec![Right::Exclusive, Right::Break] }];
-        let requests = Arc::new(Semaphore::new(OPEN_REQUESTS));
-        let anyone = Account { name: "anyone".to_owned(), rules, requests, limit: OPEN_REQUESTS, rate: None };
+        let rights = vec![Right::Exclusive, Right::Break, Right::Raise];
+        let rules = vec![Rule { prefix: String::new(), rights }];
+        let anyone = Account {
+            readers: Arc::new(Readers::of_all()),
+            ..Account::new("anyone".to_owned(), rules, OPEN_REQUESTS, None)
+        };
         Self { callers: Mutex::default(), anyone: Some(Arc::new(anyone)), is_local: true }
     }
 
@@ -182,13 +194,8 @@ impl Access {
                 return Err(problem("it has neither token_sha256 nor certificate_sha256"));
             }
             let limit = requests.map_or(REQUESTS, NonZeroUsize::get).min(Semaphore::MAX_PERMITS);
-            let account = Arc::new(Account {
-                name: name.clone(),
-                rules: allow,
-                requests: Arc::new(Semaphore::new(limit)),
-                limit,
-                rate: rate.map(|rate| Arc::new(RateLimiter::direct(Quota::per_second(rate)))),
-            });
+            let rate = rate.map(|rate| Arc::new(RateLimiter::direct(Quota::per_second(rate))));
+            let account = Arc::new(Account::new(name.clone(), allow, limit, rate));
             for text in hashes {
                 let hash =
                     hash_of(&text).ok_or_else(|| problem("a SHA-256 is written as 64 hexadecimal digits"))?;
@@ -221,10 +228,16 @@ impl Access {
         let mut callers = with.callers.into_inner().unwrap_or_else(PoisonError::into_inner);
         for account in callers.values_mut() {
             if let Some(former) = named.get(&*account.name).filter(|former| former.limit == account.limit) {
-                let (name, rules) = (account.name.clone(), account.rules.clone());
-                let (requests, limit) = (former.requests.clone(), account.limit);
                 // Of a caller with a token and a certificate, too: the two have the same requests.
-                *account = Arc::new(Account { name, rules, requests, limit, rate: account.rate.clone() });
+                *account = Arc::new(Account {
+                    name: account.name.clone(),
+                    rules: account.rules.clone(),
+                    requests: former.requests.clone(),
+                    upkeep: former.upkeep.clone(),
+                    readers: former.readers.clone(),
+                    limit: account.limit,
+                    rate: account.rate.clone(),
+                });
             }
         }
         *present = callers;
@@ -232,10 +245,34 @@ impl Access {
 }
 
 impl Account {
+    fn new(
+        name: String,
+        rules: Vec<Rule>,
+        limit: usize,
+        rate: Option<Arc<DefaultDirectRateLimiter>>,
+    ) -> Self {
+        let places = || Arc::new(Semaphore::new(limit));
+        Self {
+            name,
+            rules,
+            requests: places(),
+            upkeep: places(),
+            readers: Arc::new(Readers::of_one()),
+            limit,
+            rate,
+        }
+    }
+
     /// Returns true if it has this right for the lock `name`.
     pub(crate) fn may(&self, right: Right, name: &str) -> bool {
         let applies = |rule: &&Rule| name.starts_with(&rule.prefix);
         self.rules.iter().filter(applies).any(|rule| rule.rights.iter().any(|own| own.contains(right)))
+    }
+
+    /// Returns true if it may have this right for a name that begins with `prefix`.
+    pub(crate) fn may_below(&self, right: Right, prefix: &str) -> bool {
+        let meets = |rule: &&Rule| rule.prefix.starts_with(prefix) || prefix.starts_with(&rule.prefix);
+        self.rules.iter().filter(meets).any(|rule| rule.rights.iter().any(|own| own.contains(right)))
     }
 
     /// Returns true if another request is within its rate.
@@ -289,6 +326,8 @@ mod tests {
             (Right::Shared, "s/1", true),
             (Right::Exclusive, "s/1", false),
             (Right::Break, "s/1", true),
+            (Right::Raise, "a/1", false),
+            (Right::Raise, "s/1", false),
         ] {
             assert_eq!(caller.may(right, name), allowed, "{right:?} {name}");
         }

@@ -8,14 +8,16 @@ use axum::{
     middleware::Next,
     response::Response,
 };
-use http::{HeaderMap, Uri, header, request::Parts};
-use polylock_protocol::Problem;
+use http::{HeaderMap, Method, Uri, header, request::Parts};
+use polylock_protocol::{Problem, paths};
 use serde::Serialize;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::{
     access::{Access, Account, Peer, Right, Rule},
     body::Refused,
+    holds::{PATH as HOLDS, only_renews},
+    readers::Place,
     service::Inner,
 };
 
@@ -32,16 +34,25 @@ pub(crate) struct Caller {
 impl Caller {
     /// Checks that the caller has this right for the lock `name`.
     pub(crate) fn ensure(&self, right: Right, name: &str) -> Result<(), Refused> {
-        if self.account.may(right, name) {
-            return Ok(());
+        if self.account.may(right, name) { Ok(()) } else { Err(self.refused(right, name)) }
+    }
+
+    /// Takes a place for a reader of the events of `prefix`, of which the caller may see some.
+    pub(crate) fn enter_readers(&self, prefix: &str) -> Result<Place, Refused> {
+        if !self.account.may_below(Right::Inspect, prefix) {
+            return Err(self.refused(Right::Inspect, prefix));
         }
+        self.account.readers.enter(prefix).map_err(Refused)
+    }
+
+    fn refused(&self, right: Right, name: &str) -> Refused {
         let detail = format!(
             "{} needs the right {} for a prefix of {:?} in the access file of the server",
             self.account.name,
             right.as_str(),
             name
         );
-        Err(Refused(Problem::new("forbidden", "the caller has no right to do this", 403, detail)))
+        Refused(Problem::new("forbidden", "the caller has no right to do this", 403, detail))
     }
 
     /// Returns true if the caller has this right for the lock `name`.
@@ -97,7 +108,12 @@ pub(crate) async fn admit(
         let detail = "send the header Authorization: Bearer TOKEN with a token of the server's access file";
         Refused(Problem::new("unauthenticated", "the caller is unknown", 401, detail))
     })?;
-    let permit = account.requests.clone().try_acquire_owned().ok().filter(|_| account.is_within_rate());
+    let permit = if is_upkeep(&request) {
+        // A caller at its limits could release nothing otherwise. This waits at most for other requests of this kind.
+        account.upkeep.clone().acquire_owned().await.ok()
+    } else {
+        account.requests.clone().try_acquire_owned().ok().filter(|_| account.is_within_rate())
+    };
     let permit = permit.ok_or_else(|| {
         let detail =
             format!("{} has too many requests: see requests and rate in the access file", account.name);
@@ -109,6 +125,17 @@ pub(crate) async fn admit(
     let response = next.run(request).await;
     drop(caller);
     Ok(response)
+}
+
+/// Returns true if the request keeps or ends a hold, or a request that waits.
+fn is_upkeep(request: &Request) -> bool {
+    let path = request.uri().path();
+    match *request.method() {
+        Method::DELETE => path.starts_with(HOLDS),
+        Method::PUT => path.starts_with(HOLDS) && only_renews(request.headers()),
+        Method::POST => [paths::KEEP_ALIVE, paths::RELEASE, paths::PARK].contains(&path),
+        _ => false,
+    }
 }
 
 /// Returns the token of a request.
@@ -137,6 +164,9 @@ pub(crate) async fn refuse_pages(
             "the service without authentication has no host name: use an address or localhost, or give it an access file",
         );
     }
+    if is_of_another_site(request.headers()) {
+        return refused("the service has no rights for the pages of another site");
+    }
     if let Some(origin) = request.headers().get(header::ORIGIN) {
         let origin = origin.to_str().ok().and_then(|origin| origin.split_once("://"));
         if origin.is_none_or(|(_, origin)| Some(origin) != host) {
@@ -146,6 +176,14 @@ pub(crate) async fn refuse_pages(
         }
     }
     Ok(next.run(request).await)
+}
+
+/// Returns true if a browser states that the request is from a page of another site: it sends no `Origin` with a GET. A link to the console may be
+/// on any page.
+fn is_of_another_site(headers: &HeaderMap) -> bool {
+    let stated = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    matches!(stated("sec-fetch-site"), Some("cross-site" | "same-site"))
+        && stated("sec-fetch-dest") != Some("document")
 }
 
 /// Returns the host of a request, with its port.
@@ -163,7 +201,62 @@ fn is_local(host: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use http::StatusCode;
+    use serde_json::json;
+
     use super::*;
+    use crate::serve_tests::{event_of, request, restricted, send};
+
+    #[tokio::test]
+    async fn a_caller_at_its_limits_keeps_and_releases_what_it_holds() {
+        let routes = restricted(&[(
+            "c",
+            "requests = 1\nrate = 1\nallow = [{ prefix = \"\", rights = [\"exclusive\"] }]",
+        )]);
+        let acquire = request(Method::POST, "/v1/locks/n", Some("c"), None);
+        let reply = send(&routes, acquire).await;
+        assert_eq!(reply.headers()["x-accel-buffering"], "no");
+        let mut stream = reply.into_body().into_data_stream();
+        let id = event_of(&mut stream).await["id"].as_str().unwrap().to_owned();
+        let look = async || send(&routes, request(Method::GET, "/v1/locks", Some("c"), None)).await.status();
+        assert_eq!(look().await, StatusCode::TOO_MANY_REQUESTS);
+        let path = format!("/v1/holds/{id}");
+        for _ in 0..5 {
+            let mut renewal = request(Method::PUT, &path, Some("c"), Some(&json!({ "name": "n" })));
+            renewal.headers_mut().insert(header::IF_MATCH, "*".parse().unwrap());
+            assert_eq!(send(&routes, renewal).await.status(), StatusCode::OK);
+        }
+        let claim = request(Method::PUT, &path, Some("c"), Some(&json!({ "name": "n" })));
+        assert_eq!(send(&routes, claim).await.status(), StatusCode::TOO_MANY_REQUESTS);
+        let release = request(Method::DELETE, &format!("{path}?name=n"), Some("c"), None);
+        assert_eq!(send(&routes, release).await.status(), StatusCode::OK);
+        let stranger = request(Method::DELETE, &format!("{path}?name=n"), Some("x"), None);
+        assert_eq!(send(&routes, stranger).await.status(), StatusCode::UNAUTHORIZED);
+    }
+
+    #[tokio::test]
+    async fn a_page_of_another_site_reads_nothing_and_may_link_to_the_console() {
+        let routes = crate::serve_tests::open();
+        let get = async |path: &str, site: &str, dest: &str| {
+            let mut get = request(Method::GET, path, None, None);
+            for (name, value) in [("sec-fetch-site", site), ("sec-fetch-dest", dest)] {
+                get.headers_mut().insert(name, value.parse().unwrap());
+            }
+            send(&routes, get).await.status()
+        };
+        for (site, dest, status) in [
+            ("cross-site", "empty", StatusCode::FORBIDDEN),
+            ("same-site", "empty", StatusCode::FORBIDDEN),
+            ("cross-site", "iframe", StatusCode::FORBIDDEN),
+            ("cross-site", "document", StatusCode::OK),
+            ("same-origin", "empty", StatusCode::OK),
+            ("none", "document", StatusCode::OK),
+        ] {
+            assert_eq!(get("/v1/events", site, dest).await, status, "{site} {dest}");
+        }
+    }
 
     #[test]
     fn a_host_is_local_without_a_name() {

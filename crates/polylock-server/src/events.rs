@@ -40,6 +40,7 @@ pub(crate) async fn events(
     Query(Prefix { prefix }): Query<Prefix>,
     headers: HeaderMap,
 ) -> Result<Response, Refused> {
+    let place_of_caller = caller.enter_readers(&prefix)?;
     let place = service.readers.clone().try_acquire_owned().map_err(|_| {
         let detail =
             format!("this server has {READERS} readers of events: use another one, or try again later");
@@ -48,10 +49,10 @@ pub(crate) async fn events(
     let watched = service.watches.join(&service.locks, &prefix).await.map_err(Refused)?;
     let closes = async move { service.closes().await };
     // The stream has its place among the readers until its end.
-    let begin = (Reader::new(watched, caller), place);
-    let lines = stream::unfold(begin, |(mut reader, place)| async move {
+    let begin = (Reader::new(watched, caller), (place, place_of_caller));
+    let lines = stream::unfold(begin, |(mut reader, places)| async move {
         let line = reader.next().await?;
-        Some((line, (reader, place)))
+        Some((line, (reader, places)))
     });
     Ok(lines::reply(&headers, lines.take_until(closes)))
 }
@@ -190,7 +191,7 @@ mod tests {
     use crate::{
         Service,
         serve::routes,
-        serve_tests::{event_of, open, request, send},
+        serve_tests::{event_of, open, request, restricted, send},
         watches::{LOGGED, WATCHES},
     };
 
@@ -303,11 +304,13 @@ mod tests {
 
     #[tokio::test]
     async fn the_readers_of_a_prefix_share_a_watch_that_ends_with_the_last_one() {
-        let service = Service::new(memory::connect()).unwrap();
-        let routes = routes(&service);
+        // A caller has a quarter of the prefixes at most.
+        let rights = "allow = [{ prefix = \"\", rights = [\"inspect\"] }]";
+        let callers = ["0", "1", "2", "3", "4"];
+        let routes = restricted(&callers.map(|caller| (caller, rights)));
         let read = async |prefix: usize| {
-            let path = format!("/v1/events?prefix={prefix}");
-            send(&routes, request(Method::GET, &path, None, None)).await
+            let (path, caller) = (format!("/v1/events?prefix={prefix}"), callers[prefix / (WATCHES / 4)]);
+            send(&routes, request(Method::GET, &path, Some(caller), None)).await
         };
         let mut readers = Vec::new();
         for prefix in 0..WATCHES {

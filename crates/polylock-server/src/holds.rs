@@ -13,8 +13,7 @@ use axum::{
 };
 use polylock_core::{
     Backend, ClaimOutcome, Clock, Fault, InvalidName, KeepAlive, LockName, LostReason, Moment, Operation,
-    QueueLease, QueuePosition, Release, Request, Result, SystemClock, Unavailable, deadline, duration,
-    time_limit,
+    QueueLease, QueuePosition, Release, Request, Result, SystemClock, Unavailable, deadline, time_limit,
 };
 use polylock_protocol::{
     InvalidBody, Problem,
@@ -32,6 +31,8 @@ use crate::{
     service::Inner,
 };
 
+/// The path of a hold, without its id.
+pub(crate) const PATH: &str = "/v1/holds/";
 /// The longest wait of one request.
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
@@ -102,20 +103,15 @@ pub(crate) async fn put(
     Body(hold): Body<Hold>,
 ) -> Result<Response, Refused> {
     let mut request = request(&service, &caller, &id, (&hold.name, hold.slot), hold.mode.as_deref())?;
-    let only_renews = headers.get(header::IF_MATCH).is_some_and(|value| value == "*");
+    let only_renews = only_renews(&headers);
     match time_of("ttl", hold.ttl.as_deref())? {
         Some(ttl) => request.ttl = ttl,
         // A hold keeps its TTL, as far as this server knows it. In any case no renewal shortens a lease.
         None if only_renews => request.ttl = service.ttls.of(request.id).unwrap_or(request.ttl),
         None => {}
     }
+    service.ensure_ttl("ttl", request.ttl)?;
     let capabilities = service.store.backend.capabilities();
-    if !capabilities.ttl.contains(&request.ttl) {
-        let (shortest, longest) = (capabilities.ttl.start(), capabilities.ttl.end());
-        let problem =
-            format!("the store accepts {} to {}", duration::format(*shortest), duration::format(*longest));
-        return Err(InvalidBody::new("ttl", problem).into());
-    }
     if !capabilities.modes.contains(request.mode) {
         return Err(InvalidBody::new("mode", "the store does not support it").into());
     }
@@ -156,6 +152,11 @@ pub(crate) async fn put(
         }
         Outcome::Late => late().into_response(),
     })
+}
+
+/// Returns true if a request renews a hold, and does not claim a lock.
+pub(crate) fn only_renews(headers: &HeaderMap) -> bool {
+    headers.get(header::IF_MATCH).is_some_and(|value| value == "*")
 }
 
 /// Returns the time in the header `Prefer: wait=SECONDS`.

@@ -17,6 +17,7 @@ mod jobs;
 mod lines;
 mod objects;
 mod operations;
+mod readers;
 mod readiness;
 mod renewals;
 mod serve;

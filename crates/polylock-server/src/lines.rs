@@ -7,7 +7,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use futures_util::{Stream, StreamExt};
-use http::{HeaderMap, header};
+use http::{HeaderMap, HeaderName, header};
 
 /// The longest time between two lines: an empty one shows that the server is alive, and finds a client that is gone.
 pub(crate) const HEARTBEAT: Duration = Duration::from_secs(5);
@@ -23,7 +23,9 @@ pub(crate) fn reply(
         .is_some_and(|accept| accept.contains("text/event-stream"));
     let lines = lines.map(move |line| Ok::<_, Infallible>(text(line, is_event_stream)));
     let kind = if is_event_stream { "text/event-stream" } else { "application/x-ndjson" };
-    let headers = [(header::CONTENT_TYPE, kind), (header::CACHE_CONTROL, "no-store")];
+    // nginx would keep the lines until there are many.
+    let unbuffered = (HeaderName::from_static("x-accel-buffering"), "no");
+    let headers = [(header::CONTENT_TYPE, kind), (header::CACHE_CONTROL, "no-store"), unbuffered];
     (headers, Body::from_stream(lines)).into_response()
 }
 

@@ -5,7 +5,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use axum::{Json, extract::State, http::HeaderMap};
@@ -14,9 +14,9 @@ use polylock_core::{
     Request, SystemClock, Wake, time_limit,
 };
 use polylock_protocol::{
-    BreakBody, ClaimBody, ClaimReply, ConvertBody, ConvertReply, EntryBody, KeepAliveBody, KeepAliveReply,
-    ListBody, NameBody, ParkBody, RaiseBody, RaiseReply, RecordReply, ReleaseReply, RequestBody, StatusBody,
-    StoreBody, WakeReply, WriteRecordBody,
+    BreakBody, ClaimBody, ClaimReply, ConvertBody, ConvertReply, EntryBody, InvalidBody, KeepAliveBody,
+    KeepAliveReply, ListBody, NameBody, ParkBody, RaiseBody, RaiseReply, RecordReply, ReleaseReply,
+    RequestBody, StatusBody, StoreBody, WakeReply, WriteRecordBody,
 };
 use tokio::sync::oneshot;
 
@@ -35,9 +35,21 @@ const MAX_WAIT: Duration = Duration::from_secs(30);
 type Reply<T> = Result<Json<T>, Refused>;
 type Of = State<Arc<Inner>>;
 
+/// The time by which a caller may raise the tokens beyond those of the clock, in microseconds: ten years. Without a limit, a caller could use
+/// up the numbers of all locks.
+const FARTHEST_RAISE: u64 = 10 * 365 * 24 * 3600 * 1_000_000;
+
 /// Checks that the caller may use this request: its mode is the one that was claimed, or the store does not find it.
 fn ensure_holds(caller: &Caller, request: &Request) -> Result<(), Refused> {
     caller.ensure(Right::to_hold(request.mode), request.name.as_str())
+}
+
+/// Returns a request of the caller, with a lease that the store accepts.
+fn request_of(service: &Inner, caller: &Caller, body: &RequestBody) -> Result<Request, Refused> {
+    let request = Request::try_from(body)?;
+    ensure_holds(caller, &request)?;
+    service.ensure_ttl("ttl_us", request.ttl)?;
+    Ok(request)
 }
 
 pub(crate) async fn describe(State(service): Of, _: Caller) -> Json<StoreBody> {
@@ -50,8 +62,7 @@ pub(crate) async fn claim(
     caller: Caller,
     Body(body): Body<ClaimBody>,
 ) -> Reply<ClaimReply> {
-    let request = Request::try_from(&body.request)?;
-    ensure_holds(&caller, &request)?;
+    let request = request_of(&service, &caller, &body.request)?;
     let claim = Arc::new((request, body.expires, AtomicBool::new(false)));
     let locks = service.locks.clone();
     let reply = locks.on_store(Operation::Claim, move |backend| {
@@ -89,8 +100,7 @@ pub(crate) async fn wait(
     caller: Caller,
     Body(body): Body<RequestBody>,
 ) -> Reply<WakeReply> {
-    let request = Request::try_from(&body)?;
-    ensure_holds(&caller, &request)?;
+    let request = request_of(&service, &caller, &body)?;
     // Dropped with this future.
     let (_waits, gone) = oneshot::channel::<()>();
     let wake = service.run(|service, backend| async move {
@@ -114,9 +124,12 @@ pub(crate) async fn keep_alive(
     caller: Caller,
     Body(body): Body<KeepAliveBody>,
 ) -> Reply<KeepAliveReply> {
-    let requests = body.requests.iter().map(|request| Request::try_from(request).map(Arc::new));
+    let longest = service.store.backend.capabilities().keep_alive_batch;
+    if body.requests.len() > longest {
+        return Err(InvalidBody::new("requests", format!("at most {longest} in one message")).into());
+    }
+    let requests = body.requests.iter().map(|body| request_of(&service, &caller, body).map(Arc::new));
     let requests = requests.collect::<Result<Vec<_>, _>>()?;
-    requests.iter().try_for_each(|request| ensure_holds(&caller, request))?;
     let now = SystemClock.now();
     requests.iter().for_each(|request| service.waiters.extend(request, now));
     let outcomes = service.run(|_, backend| async move { backend.keep_alive(&requests).await });
@@ -129,8 +142,8 @@ pub(crate) async fn park(
     headers: HeaderMap,
     Body(body): Body<ParkBody>,
 ) -> Reply<ReleaseReply> {
-    let (request, token, left) = (Request::try_from(&body.request)?, body.token()?, body.left());
-    ensure_holds(&caller, &request)?;
+    let request = request_of(&service, &caller, &body.request)?;
+    let (token, left) = (body.token()?, body.left());
     let limit = limit_of(&service, &headers)?;
     let park = of(&service, service.store.park.as_ref(), "the end of a hold at a later time")?;
     let outcome = service
@@ -156,8 +169,8 @@ pub(crate) async fn convert(
     headers: HeaderMap,
     Body(body): Body<ConvertBody>,
 ) -> Reply<ConvertReply> {
-    let (request, conversion) = (Request::try_from(&body.request)?, body.conversion()?);
-    ensure_holds(&caller, &request)?;
+    let request = request_of(&service, &caller, &body.request)?;
+    let conversion = body.conversion()?;
     caller.ensure(Right::to_hold(conversion.to), request.name.as_str())?;
     let limit = limit_of(&service, &headers)?;
     let convert = of(&service, service.store.convert.as_ref(), "conversions")?;
@@ -173,7 +186,12 @@ pub(crate) async fn raise(
     Body(body): Body<RaiseBody>,
 ) -> Reply<RaiseReply> {
     let (request, to) = (Request::try_from(&body.request)?, body.token()?);
-    caller.ensure(Right::Exclusive, request.name.as_str())?;
+    caller.ensure(Right::Raise, request.name.as_str())?;
+    let farthest = micros_since_1970().saturating_add(FARTHEST_RAISE);
+    if to.get() > farthest {
+        let problem = format!("at most {farthest}, ten years beyond the tokens of the clock");
+        return Err(InvalidBody::new("to", problem).into());
+    }
     let raise = of(&service, service.store.raise.as_ref(), "a raise of its tokens")?;
     let last = service.run(|_, _| async move { RaiseToken::raise(&*raise, &request, to).await });
     Ok(Json(RaiseReply { last: last.await?.get() }))
@@ -237,6 +255,13 @@ pub(crate) async fn write_record(
     Ok(Json(()))
 }
 
+/// Returns the time that the tokens of a store follow.
+fn micros_since_1970() -> u64 {
+    #[expect(clippy::disallowed_methods, reason = "a token is not a time: this affects no lock")]
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since_1970.as_micros()).unwrap_or(u64::MAX)
+}
+
 fn inspector(service: &Inner) -> Result<Arc<dyn Inspect>, Refused> {
     of(service, service.store.inspect.as_ref(), "inspection")
 }
@@ -263,7 +288,7 @@ mod tests {
     use polylock_protocol::{EXPIRES, paths};
     use serde_json::{Value, json};
 
-    use crate::serve_tests::{event_of, open, request, send};
+    use crate::serve_tests::{event_of, open, request, restricted, send};
 
     /// A client gives up a message, whose expiry names a time of this server, or of the process before it.
     #[tokio::test]
@@ -297,5 +322,56 @@ mod tests {
             let reply: Value = serde_json::from_slice(&reply).unwrap();
             assert_eq!(reply["outcomes"][0]["state"], "held", "{path} {body}");
         }
+    }
+
+    fn raise(to: u64) -> Value {
+        let holder = json!({
+            "id": format!("{:032x}", 1), "name": "n", "mode": "EX", "ttl_us": 30_000_000, "queues": true, "wants_position": false,
+            "owner": "o",
+        });
+        json!({ "request": holder, "to": to })
+    }
+
+    #[tokio::test]
+    async fn tokens_are_raised_with_a_right_of_its_own_and_not_used_up() {
+        let routes = restricted(&[
+            ("holder", r#"allow = [{ prefix = "", rights = ["exclusive", "break"] }]"#),
+            ("migration", r#"allow = [{ prefix = "", rights = ["raise"] }]"#),
+        ]);
+        let status = async |caller: &str, to: u64| {
+            send(&routes, request(Method::POST, paths::RAISE, Some(caller), Some(&raise(to)))).await.status()
+        };
+        assert_eq!(status("holder", 7).await, StatusCode::FORBIDDEN);
+        assert_eq!(status("migration", 7).await, StatusCode::OK);
+        let farthest = super::micros_since_1970() + super::FARTHEST_RAISE;
+        assert_eq!(status("migration", farthest - 1).await, StatusCode::OK);
+        for to in [farthest + 60_000_000, i64::MAX.unsigned_abs(), u64::MAX] {
+            assert_eq!(status("migration", to).await, StatusCode::UNPROCESSABLE_ENTITY, "{to}");
+        }
+    }
+
+    #[tokio::test]
+    async fn values_that_no_store_accepts_are_refused() {
+        let routes = open();
+        let with_ttl = |ttl_us: u64| {
+            json!({
+                "id": format!("{:032x}", 1), "name": "n", "mode": "EX", "ttl_us": ttl_us, "queues": true, "wants_position": false,
+                "owner": "o",
+            })
+        };
+        let refused = async |path: &str, body: Value| {
+            let reply = send(&routes, request(Method::POST, path, None, Some(&body))).await;
+            assert_eq!(reply.status(), StatusCode::UNPROCESSABLE_ENTITY, "{path} {body}");
+        };
+        for ttl_us in [0, 1, 10 * 365 * 24 * 3600 * 1_000_000, 1 << 63] {
+            refused(paths::CLAIM, json!({ "request": with_ttl(ttl_us), "expires": "0000000000000000;0" }))
+                .await;
+            refused(paths::WAIT, with_ttl(ttl_us)).await;
+            refused(paths::KEEP_ALIVE, json!({ "requests": [with_ttl(ttl_us)] })).await;
+            refused(paths::PARK, json!({ "request": with_ttl(ttl_us), "token": 7, "left_us": 1 })).await;
+        }
+        refused(paths::KEEP_ALIVE, json!({ "requests": vec![with_ttl(30_000_000); 257] })).await;
+        let record = json!({ "token": 1, "revision": 0, "text": "" });
+        refused(paths::WRITE_RECORD, json!({ "name": "n", "record": record, "keep_us": 1_u64 << 63 })).await;
     }
 }

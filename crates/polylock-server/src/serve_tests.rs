@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// A service with these callers. The token of each is its name.
-fn restricted(callers: &[(&str, &str)]) -> Router {
+pub(crate) fn restricted(callers: &[(&str, &str)]) -> Router {
     let text: String = callers
         .iter()
         .map(|(name, fields)| {
@@ -124,7 +124,8 @@ const VIEWS: [&str; 5] = [paths::STORE, paths::ALERTS, "/v1/locks", "/v1/events"
 
 #[tokio::test]
 async fn no_operation_is_carried_out_for_an_unknown_caller() {
-    let routes = restricted(&[("a", r#"allow = [{ prefix = "", rights = ["exclusive", "break"] }]"#)]);
+    let routes =
+        restricted(&[("a", r#"allow = [{ prefix = "", rights = ["exclusive", "break", "raise"] }]"#)]);
     let views = VIEWS.map(|path| (Method::GET, path.to_owned(), None));
     for (method, path, body) in operations().into_iter().chain(views) {
         for token in [None, Some("unknown")] {
@@ -145,7 +146,7 @@ async fn no_operation_is_carried_out_for_an_unknown_caller() {
 #[tokio::test]
 async fn no_operation_is_carried_out_without_the_right_to_it() {
     let routes = restricted(&[
-        ("a", r#"allow = [{ prefix = "a/", rights = ["exclusive", "break"] }]"#),
+        ("a", r#"allow = [{ prefix = "a/", rights = ["exclusive", "break", "raise"] }]"#),
         ("viewer", r#"allow = [{ prefix = "", rights = ["inspect"] }]"#),
     ]);
     for (method, path, body) in operations() {

@@ -6,13 +6,14 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 use polylock_core::{
     Backend, Clock, Error, Fault, HoldLifetime, LockName, Locks, LostReason, Moment, Operation, Release,
-    Request, Result, Store, SystemClock, Unavailable, metrics::Metrics, time_limit,
+    Request, Result, Store, SystemClock, Unavailable, duration, metrics::Metrics, time_limit,
 };
-use polylock_protocol::StoreBody;
+use polylock_protocol::{InvalidBody, StoreBody};
 use tokio::sync::{Semaphore, broadcast, watch};
 
 use crate::{
@@ -205,6 +206,16 @@ impl Inner {
         release.await
     }
 
+    /// Checks that the store accepts a lease of this time, which is in `field` of a body.
+    pub(crate) fn ensure_ttl(&self, field: &'static str, ttl: Duration) -> Result<(), InvalidBody> {
+        let accepted = &self.store.backend.capabilities().ttl;
+        if accepted.contains(&ttl) {
+            return Ok(());
+        }
+        let [shortest, longest] = [accepted.start(), accepted.end()].map(|time| duration::format(*time));
+        Err(InvalidBody::new(field, format!("the store accepts {shortest} to {longest}")))
+    }
+
     /// Carries an operation out on the thread of the store, to its end: even if the client disconnects.
     pub(crate) async fn run<T, F>(
         self: &Arc<Self>,
@@ -223,8 +234,6 @@ impl Inner {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
-
-    use std::time::Duration;
 
     use async_trait::async_trait;
     use polylock_core::{Capabilities, ClaimOutcome, KeepAlive, Mode, Wake, memory};

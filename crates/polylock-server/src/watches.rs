@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use crate::objects::{EntryObject, ms};
 
 /// The number of prefixes that are watched at the same time. For each, the server has the state of its locks, about a kilobyte for each one.
-pub(crate) const WATCHES: usize = 16;
+pub(crate) const WATCHES: usize = 64;
 
 /// The number of the last events of a watch that are kept for slow readers.
 pub(crate) const LOGGED: usize = 16_384;
