@@ -134,26 +134,52 @@ func (lock *Lock) Context(parent context.Context) context.Context {
 	return ctx
 }
 
-// Release releases the lock, within five seconds. It may be called again. If no server can be reached, the lock is free when its lease has ended.
+// Release releases the lock, within five seconds. It may be called again. If no server can be reached, the release is repeated in the background until the lease has ended.
 func (lock *Lock) Release() {
 	lock.mutex.Lock()
 	isFirst := !lock.released
 	lock.released = true
+	// A renewal that is on its way may extend the lease.
+	limit := lock.lasts - since(lock.clock.sent) + lock.ttl
 	lock.end(ErrReleased)
 	lock.mutex.Unlock()
 	if isFirst {
-		ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
-		defer cancel()
-		for name, id := range lock.ids {
-			query := url.Values{"name": {name}}
-			for key, value := range lock.hold {
-				query.Set(key, fmt.Sprint(value))
-			}
-			// The end of a stream is no release: the network may have cut it. The lease ends the hold if this fails.
-			_ = lock.stream.client.delete(ctx, &lock.used, "/v1/holds/"+id+"?"+query.Encode())
+		if unreleased := lock.deleteAll(lock.ids); len(unreleased) > 0 {
+			go lock.releaseLater(unreleased, limit)
 		}
 	}
 	lock.stream.cancel()
+}
+
+// deleteAll releases these locks, and returns those that may have to be released again.
+func (lock *Lock) deleteAll(ids map[string]string) map[string]string {
+	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
+	defer cancel()
+	unreleased := map[string]string{}
+	for name, id := range ids {
+		query := url.Values{"name": {name}}
+		for key, value := range lock.hold {
+			query.Set(key, fmt.Sprint(value))
+		}
+		// The end of a stream is no release: the network may have cut it.
+		err := lock.stream.client.delete(ctx, &lock.used, "/v1/holds/"+id+"?"+query.Encode())
+		if errors.Is(err, ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {
+			unreleased[name] = id
+		}
+	}
+	return unreleased
+}
+
+// releaseLater repeats a release for this time.
+func (lock *Lock) releaseLater(unreleased map[string]string, limit time.Duration) {
+	begin := time.Now()
+	for pause := 100 * time.Millisecond; since(begin)+pause < limit && len(unreleased) > 0; pause *= 2 {
+		if pause > longestPause {
+			pause = longestPause
+		}
+		time.Sleep(pause)
+		unreleased = lock.deleteAll(unreleased)
+	}
 }
 
 // end records the end of the hold, once. The mutex is held.

@@ -71,7 +71,7 @@ type Options struct {
 	Owner, Label string
 }
 
-// longestPause is the longest pause of a candidate while no server can be reached.
+// longestPause is the longest pause between two attempts while no server can be reached.
 const longestPause = 2 * time.Second
 
 // Acquire waits for the lock. It returns [ErrNotAcquired] if another request holds it and the time to wait is over, [ErrUnavailable] if no server can be reached, a

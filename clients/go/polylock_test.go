@@ -181,6 +181,16 @@ func TestTheLockOfAStoppedClientIsFreeALeaseAfterItsLastRenewal(t *testing.T) {
 	}
 }
 
+func TestAReleaseIsRepeatedWhileNoServerCanBeReached(t *testing.T) {
+	server := start(t, t.TempDir())
+	lock := acquire(t, polylock.New(server.url), polylock.Options{})
+	server.process.Signal(syscall.SIGSTOP)
+	lock.Release()
+	server.process.Signal(syscall.SIGCONT)
+	// Long before its lease ends.
+	acquire(t, polylock.New(server.url), polylock.Options{Wait: 8 * time.Second}).Release()
+}
+
 func TestTheContextOfALockEndsWithIt(t *testing.T) {
 	server := start(t, t.TempDir())
 	lock := acquire(t, polylock.New(server.url), polylock.Options{TTL: time.Second})

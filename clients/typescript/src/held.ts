@@ -1,10 +1,16 @@
 /** Locks that are held. */
 
-import { Lost } from "./errors.js";
+import { setTimeout as pause } from "node:timers/promises";
+
+import { now, since } from "./clock.js";
+import { Lost, Unavailable } from "./errors.js";
 import { type Lease, RENEWAL_AGE_MS, type Servers, type Stream, left, time } from "./servers.js";
 
 /** The longest time of one timer: a suspended machine stops it. */
 const TICK_MS = 500;
+
+/** The shortest and the longest pause between two attempts of a release. */
+const PAUSES_MS = [100, 1000] as const;
 
 /** A lock that is held, until `release()` or its loss. */
 export class Held implements AsyncDisposable {
@@ -21,6 +27,8 @@ export class Held implements AsyncDisposable {
   /** @internal */
   protected readonly servers: Servers;
   readonly #ids: Readonly<Record<string, string>>;
+  /** The ids that are not released yet, by name. */
+  readonly #unreleased: Map<string, string>;
   readonly #hold: { mode?: string; slot?: number };
   readonly #ttlMs: number;
   /** The milliseconds that are left at a renewal. */
@@ -41,6 +49,7 @@ export class Held implements AsyncDisposable {
     // The server of the stream is notified of a break at once, as long as it has the renewals.
     this.servers = servers.beginningWith(stream.url);
     this.#ids = first.ids ?? { [name]: first.id ?? "" };
+    this.#unreleased = new Map(Object.entries(this.#ids));
     this.#hold = { ...(mode !== undefined && { mode }), ...(first.slot !== undefined && { slot: first.slot }) };
     this.#ttlMs = first.ttl_ms ?? 0;
     // Random, so that clients with grants of the same time renew one after the other.
@@ -72,16 +81,42 @@ export class Held implements AsyncDisposable {
     throw this.lost.reason instanceof Lost ? this.lost.reason : new Lost(this.name, "released");
   }
 
-  /** Releases the lock. It may be called again. If no server can be reached, the lock is free when its lease has ended. */
+  /** Releases the lock. It may be called again. If no server can be reached, the release is repeated in the background until the lease has ended. */
   async release(): Promise<void> {
     if (this.#isReleased) return;
     this.#isReleased = true;
     clearTimeout(this.#timer);
-    const parameters = Object.entries(this.#hold).map(([key, value]) => [key, String(value)] as [string, string]);
-    // The end of a stream is no release: the network may have cut it.
-    const releasing = Object.entries(this.#ids).map(([name, id]) => this.servers.delete(`/v1/holds/${id}?${new URLSearchParams([["name", name], ...parameters])}`));
-    await Promise.allSettled(releasing);
+    if (!(await this.#deleteAll())) void this.#releaseLater();
     this.#closing.abort();
+  }
+
+  /** Releases the locks that are not released yet. Returns false if one may have to be released again. */
+  async #deleteAll(): Promise<boolean> {
+    const parameters = Object.entries(this.#hold).map(([key, value]) => [key, String(value)] as [string, string]);
+    const releasing = [...this.#unreleased].map(async ([name, id]) => {
+      try {
+        // The end of a stream is no release: the network may have cut it.
+        await this.servers.delete(`/v1/holds/${id}?${new URLSearchParams([["name", name], ...parameters])}`);
+      } catch (error) {
+        if (error instanceof Unavailable) return;
+        process.emitWarning(`lock ${name} is not released, and free when its lease has ended: ${error}`);
+      }
+      this.#unreleased.delete(name);
+    });
+    await Promise.all(releasing);
+    return this.#unreleased.size === 0;
+  }
+
+  async #releaseLater(): Promise<void> {
+    const begin = now();
+    const limitMs = Math.max(left(this.#lease), 0) + this.#ttlMs;
+    const [shortestMs, longestMs] = PAUSES_MS;
+    for (let pauseMs: number = shortestMs; since(begin) + pauseMs < limitMs; pauseMs = Math.min(2 * pauseMs, longestMs)) {
+      // The process may end meanwhile.
+      await pause(pauseMs, undefined, { ref: false });
+      if (await this.#deleteAll()) return;
+    }
+    process.emitWarning(`lock ${this.name} could not be released: its lease has ended`);
   }
 
   [Symbol.asyncDispose](): Promise<void> {

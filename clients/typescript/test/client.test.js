@@ -101,6 +101,15 @@ test("a release continues with the next server if its own is stopped", async () 
   await next.release();
 });
 
+test("a release is repeated while no server can be reached", async () => {
+  const held = await locks.acquire("n");
+  server.child.kill("SIGSTOP");
+  await held.release();
+  server.child.kill("SIGCONT");
+  // Long before its lease ends.
+  await (await locks.acquire("n", { waitMs: 8000 })).release();
+});
+
 test("a stopped server delays one request", async () => {
   const stopped = await start();
   stopped.child.kill("SIGSTOP");

@@ -7,7 +7,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "handles: a hold that has ended is adopted",
         file: "crates/polylock-core/src/engine/adopt.rs",
         from: "KeepAlive::Lost(reason) => return Err(Error::Lost { name: request.name.clone(), reason }),",
-        to: "KeepAlive::Lost(_) => request.ttl,",
+        to: "KeepAlive::Lost(_) => (request.ttl, None),",
         test: ("conformance", "memory::handles::a_hold_that_nobody_renews_ends_with_its_lease"),
     },
     Mutant {
