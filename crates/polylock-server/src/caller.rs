@@ -16,13 +16,14 @@ use tokio::sync::OwnedSemaphorePermit;
 use crate::{
     access::{Access, Account, Peer, Right, Rule},
     body::Refused,
-    holds::{PATH as HOLDS, only_renews},
     readers::Place,
     service::Inner,
 };
 
 /// The time after which a caller with too many requests repeats one, in microseconds.
 const RETRY_US: u64 = 1_000_000;
+/// The path of a hold, without its id.
+const HOLDS: &str = "/v1/holds/";
 
 /// The caller of a request that was admitted. The request counts as one of the caller's until all copies are dropped.
 #[derive(Debug, Clone)]
@@ -127,6 +128,11 @@ pub(crate) async fn admit(
     Ok(response)
 }
 
+/// Returns true if a request for a hold renews it, and does not claim a lock.
+pub(crate) fn only_renews(headers: &HeaderMap) -> bool {
+    headers.get(header::IF_MATCH).is_some_and(|value| value == "*")
+}
+
 /// Returns true if the request keeps or ends a hold, or a request that waits.
 fn is_upkeep(request: &Request) -> bool {
     let path = request.uri().path();
@@ -208,6 +214,22 @@ mod tests {
 
     use super::*;
     use crate::serve_tests::{event_of, request, restricted, send};
+
+    #[tokio::test]
+    async fn a_stream_is_one_of_the_requests_of_its_caller_until_its_end() {
+        let all = r#"allow = [{ prefix = "", rights = ["exclusive"] }]"#;
+        let routes = restricted(&[("one", &format!("requests = 1\n{all}")), ("other", all)]);
+        let stream = send(&routes, request(Method::POST, "/v1/locks/n", Some("one"), None)).await;
+        assert_eq!(stream.status(), StatusCode::OK);
+        let look = || request(Method::GET, "/v1/locks", Some("one"), None);
+        let refused = send(&routes, look()).await;
+        assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(refused.headers()[header::RETRY_AFTER], "1");
+        let other = send(&routes, request(Method::GET, "/v1/locks", Some("other"), None)).await;
+        assert_eq!(other.status(), StatusCode::OK);
+        drop(stream);
+        assert_eq!(send(&routes, look()).await.status(), StatusCode::OK);
+    }
 
     #[tokio::test]
     async fn a_caller_at_its_limits_keeps_and_releases_what_it_holds() {

@@ -28,7 +28,8 @@ use crate::{
     body::Refused,
     caller::Caller,
     lines::{self, HEARTBEAT},
-    service::{Inner, READERS},
+    readers::READERS,
+    service::Inner,
     status::Prefix,
     watches::{TooSlow, Watched, of, unavailable},
 };

@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 use axum::{
     Json,
     extract::{Path, Query, State},
-    http::{HeaderMap, StatusCode, header},
+    http::{HeaderMap, StatusCode},
     response::{IntoResponse, Response},
 };
 use polylock_core::{
@@ -26,13 +26,11 @@ use tokio::sync::oneshot::{self, error::TryRecvError};
 use crate::{
     access::Right,
     body::{Body, Refused},
-    caller::Caller,
+    caller::{Caller, only_renews},
     expiry::{api_limit_of, late},
     service::Inner,
 };
 
-/// The path of a hold, without its id.
-pub(crate) const PATH: &str = "/v1/holds/";
 /// The longest wait of one request.
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
@@ -152,11 +150,6 @@ pub(crate) async fn put(
         }
         Outcome::Late => late().into_response(),
     })
-}
-
-/// Returns true if a request renews a hold, and does not claim a lock.
-pub(crate) fn only_renews(headers: &HeaderMap) -> bool {
-    headers.get(header::IF_MATCH).is_some_and(|value| value == "*")
 }
 
 /// Returns the time in the header `Prefer: wait=SECONDS`.

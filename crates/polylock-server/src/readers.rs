@@ -8,7 +8,10 @@ use std::{
 use polylock_core::sync::lock;
 use polylock_protocol::Problem;
 
-use crate::{service::READERS, watches::WATCHES};
+use crate::watches::WATCHES;
+
+/// The number of readers of events at the same time. Each event is sent to all of them.
+pub(crate) const READERS: usize = 1024;
 
 /// The readers of one caller, by prefix.
 #[derive(Debug)]

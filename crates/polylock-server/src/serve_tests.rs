@@ -201,23 +201,6 @@ async fn lists_show_what_the_caller_may_inspect() {
 }
 
 #[tokio::test]
-async fn a_stream_is_one_of_the_requests_of_its_caller_until_its_end() {
-    let all = r#"allow = [{ prefix = "", rights = ["exclusive"] }]"#;
-    let routes = restricted(&[("one", &format!("requests = 1\n{all}")), ("other", all)]);
-    let stream = send(&routes, request(Method::POST, "/v1/locks/n", Some("one"), None)).await;
-    assert_eq!(stream.status(), StatusCode::OK);
-    let look = || request(Method::GET, "/v1/locks", Some("one"), None);
-    let refused = send(&routes, look()).await;
-    assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
-    assert_eq!(refused.headers()[header::RETRY_AFTER], "1");
-    let other = send(&routes, request(Method::GET, "/v1/locks", Some("other"), None)).await;
-    assert_eq!(other.status(), StatusCode::OK);
-    drop(stream);
-    assert_eq!(send(&routes, look()).await.status(), StatusCode::OK);
-}
-
-/// Returns the next event of a stream.
-#[tokio::test]
 async fn a_claim_after_the_release_of_its_request_takes_no_lock() {
     let routes = open();
     let response = send(&routes, request(Method::GET, "/healthz", None, None)).await;
@@ -241,6 +224,7 @@ async fn a_claim_after_the_release_of_its_request_takes_no_lock() {
     assert_eq!(outcome(paths::CLAIM, &claim(2)).await, "granted");
 }
 
+/// Returns the next event of a stream.
 pub(crate) async fn event_of(stream: &mut axum::body::BodyDataStream) -> Value {
     serde_json::from_slice(&stream.next().await.unwrap().unwrap()).unwrap()
 }

@@ -17,15 +17,12 @@ use polylock_protocol::{InvalidBody, StoreBody};
 use tokio::sync::{Semaphore, broadcast, watch};
 
 use crate::{
-    access::Access, clock::ServerClock, readiness::Readiness, renewals::Renewals, tls::Tls, ttls::Ttls,
-    turns::Turns, waiters::Waiters, watches::Watches,
+    access::Access, clock::ServerClock, readers::READERS, readiness::Readiness, renewals::Renewals, tls::Tls,
+    ttls::Ttls, turns::Turns, waiters::Waiters, watches::Watches,
 };
 
 /// The number of names of broken locks that a slow reader may be behind.
 const ALERTS: usize = 1024;
-
-/// The number of readers of events at the same time. Each event is sent to all of them.
-pub(crate) const READERS: usize = 1024;
 
 /// A store that is offered to the clients of a server. Copies share it.
 #[derive(Debug, Clone)]

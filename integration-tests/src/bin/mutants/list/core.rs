@@ -208,6 +208,13 @@ pub(super) const MUTANTS: &[Mutant] = &[
         test: ("conformance", "memory::keep_alive::keeps_the_queue_position_of_a_waiter"),
     },
     Mutant {
+        name: "a hold that has stopped its renewals is renewed after a requested one",
+        file: "crates/polylock-core/src/engine/keeper/state.rs",
+        from: "let renew_at = if self.on_request {",
+        to: "let renew_at = if false && self.on_request {",
+        test: ("keep_alive", "a_hold_that_stops_its_renewals_lasts_until_its_deadline_or_the_next_renewal"),
+    },
+    Mutant {
         name: "a hold that a batch reports as unknown is lost",
         file: "crates/polylock-core/src/engine/keeper/state.rs",
         from: "        if *outcome == KeepAlive::Unknown {",

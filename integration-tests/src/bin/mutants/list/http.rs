@@ -258,7 +258,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         to: "(service.clone(), ())",
         test: (
             "units of library polylock_server",
-            "serve_tests::a_stream_is_one_of_the_requests_of_its_caller_until_its_end",
+            "caller::tests::a_stream_is_one_of_the_requests_of_its_caller_until_its_end",
         ),
     },
     Mutant {
@@ -273,10 +273,40 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "http: the end of a stream releases its lock",
-        file: "crates/polylock-server/src/streams.rs",
+        file: "crates/polylock-server/src/renewals.rs",
         from: "guard.leave_to_expire().ok();",
         to: "drop(guard);",
         test: ("units of library polylock_server", "serve_tests::the_end_of_a_stream_is_no_release"),
+    },
+    Mutant {
+        name: "http: a holder of any lock raises the tokens of all",
+        file: "crates/polylock-server/src/operations.rs",
+        from: "caller.ensure(Right::Raise,",
+        to: "caller.ensure(Right::Exclusive,",
+        test: (
+            "units of library polylock_server",
+            "operations::tests::tokens_are_raised_with_a_right_of_its_own_and_not_used_up",
+        ),
+    },
+    Mutant {
+        name: "http: a caller uses up the tokens of all locks",
+        file: "crates/polylock-server/src/operations.rs",
+        from: "if to.get() > farthest {",
+        to: "if false {",
+        test: (
+            "units of library polylock_server",
+            "operations::tests::tokens_are_raised_with_a_right_of_its_own_and_not_used_up",
+        ),
+    },
+    Mutant {
+        name: "http: a caller at its limits can not release a lock",
+        file: "crates/polylock-server/src/caller.rs",
+        from: "let permit = if is_upkeep(&request) {",
+        to: "let permit = if false && is_upkeep(&request) {",
+        test: (
+            "units of library polylock_server",
+            "caller::tests::a_caller_at_its_limits_keeps_and_releases_what_it_holds",
+        ),
     },
     Mutant {
         name: "http: a renewal claims a lock",
