@@ -153,7 +153,7 @@ impl Stream {
 }
 
 #[test]
-fn a_stream_renews_a_lock_until_it_is_released() {
+fn a_stream_with_renew_keeps_a_lock_until_it_is_released() {
     let workspace = Workspace::new();
     let server = Server::start(&workspace);
     let mut first = Stream::open(&server, "orders%2F42", r#"{"label":"first"}"#);
@@ -162,7 +162,7 @@ fn a_stream_renews_a_lock_until_it_is_released() {
     let status = workspace.status("orders/42");
     assert_eq!(status["holders"][0]["fencing_token"], granted["fencing_token"]);
     assert_eq!(status["holders"][0]["label"], "first");
-    let mut second = Stream::open(&server, "orders%2F42", "");
+    let mut second = Stream::open(&server, "orders%2F42", r#"{"renew":true}"#);
     assert_eq!(second.next(), json!({ "event": "queued", "position": 2 }));
     let mut busy = Stream::open(&server, "orders%2F42", r#"{"wait":"0s"}"#);
     assert_eq!(busy.next()["type"], "urn:polylock:busy");
