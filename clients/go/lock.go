@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand"
 	"net/url"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -80,7 +79,7 @@ func newLock(name, mode string, opened *stream) (*Lock, error) {
 	random := rand.New(rand.NewSource(time.Now().UnixNano()))
 	lock.due = time.Duration((0.6 + 0.07*random.Float64()) * float64(lock.ttl))
 	for index, url := range opened.client.URLs {
-		if strings.TrimSuffix(url, "/") == opened.server {
+		if server, err := serverURL(url); err == nil && server == opened.server {
 			lock.used.Store(int32(index))
 		}
 	}

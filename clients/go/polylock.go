@@ -15,6 +15,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strings"
 	"sync/atomic"
 	"time"
 )
@@ -53,6 +54,19 @@ func New(urls ...string) *Client {
 	dialer := &net.Dialer{Timeout: connectTimeout}
 	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, DialContext: dialer.DialContext, TLSHandshakeTimeout: connectTimeout, ForceAttemptHTTP2: true}
 	return &Client{URLs: urls, Silence: 15 * time.Second, HTTP: &http.Client{Transport: transport}}
+}
+
+// serverURL returns the URL of a server with its port. The error does not contain the URL, which may have a password.
+func serverURL(text string) (string, error) {
+	parsed, err := url.Parse(text)
+	isServer := err == nil && (parsed.Scheme == "http" || parsed.Scheme == "https") && parsed.Hostname() != "" && strings.Trim(parsed.Path, "/") == ""
+	if !isServer || parsed.RawQuery != "" || parsed.Fragment != "" || parsed.User != nil {
+		return "", errors.New("polylock: the URL of a lock service is http://host:port or https://host:port, without a path, a user or a query")
+	}
+	if parsed.Port() == "" {
+		parsed.Host += ":7420"
+	}
+	return parsed.Scheme + "://" + parsed.Host, nil
 }
 
 // Options are the settings of a request. The zero value requests an exclusive lock, with the lease of the server, and waits without a limit.

@@ -8,6 +8,8 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -178,6 +180,35 @@ func TestTheLockOfAStoppedClientIsFreeALeaseAfterItsLastRenewal(t *testing.T) {
 	child.Process.Signal(syscall.SIGCONT)
 	if line, err := lines.ReadString('\n'); line != "lost\n" {
 		t.Fatal(line, err)
+	}
+}
+
+func TestAUrlIsThatOfAServer(t *testing.T) {
+	for _, url := range []string{"ftp://h", "127.0.0.1:7420", "h", "http://", "http://h/locks", "http://h?x=1", "http://u:secret@h", "http://h:x"} {
+		_, err := polylock.New(url).Acquire(background, "n", polylock.Options{})
+		if err == nil || errors.Is(err, polylock.ErrUnavailable) || strings.Contains(err.Error(), "secret") {
+			t.Fatal(url, err)
+		}
+	}
+	server := start(t, t.TempDir())
+	acquire(t, polylock.New(server.url+"/"), polylock.Options{}).Release()
+}
+
+func TestTheOwnerIsThisProcessUnlessItStatesAnother(t *testing.T) {
+	server := start(t, t.TempDir())
+	host, _ := os.Hostname()
+	for stated, shown := range map[string]string{"": fmt.Sprintf("%s:%d", host, os.Getpid()), "billing": "billing"} {
+		lock := acquire(t, polylock.New(server.url), polylock.Options{Owner: stated})
+		response, err := http.Get(server.url + "/v1/locks/n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, _ := io.ReadAll(response.Body)
+		response.Body.Close()
+		if !strings.Contains(string(text), fmt.Sprintf("%q", shown)) {
+			t.Fatal(string(text))
+		}
+		lock.Release()
 	}
 }
 

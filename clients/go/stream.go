@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -90,6 +91,9 @@ func (opened *stream) close() {
 
 // acquire waits for a lock, over all servers together. It returns nil if the job is not due.
 func (client *Client) acquire(ctx context.Context, name, mode, path string, body map[string]any, wait time.Duration) (*Lock, error) {
+	if _, isSet := body["owner"]; !isSet {
+		body["owner"] = owner()
+	}
 	begin := time.Now()
 	for {
 		var opened *stream
@@ -117,6 +121,15 @@ func (client *Client) acquire(ctx context.Context, name, mode, path string, body
 			return nil, ctx.Err()
 		}
 	}
+}
+
+// owner returns the owner of the holds that name none: this process.
+func owner() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return fmt.Sprintf("%.200s:%d", host, os.Getpid())
 }
 
 // post sends a request that may be repeated.
@@ -171,7 +184,11 @@ func (client *Client) first(ctx context.Context, used *atomic.Int32, send func(s
 	first := int(used.Load())
 	for number := range client.URLs {
 		next := (first + number) % len(client.URLs)
-		err := send(strings.TrimSuffix(client.URLs[next], "/"))
+		server, err := serverURL(client.URLs[next])
+		if err != nil {
+			return err
+		}
+		err = send(server)
 		if err == nil {
 			used.Store(int32(next))
 			return nil

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import gc
 import hashlib
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 import unittest
+import urllib.request
 import warnings
 from typing import Sequence
 from unittest import mock
@@ -161,9 +164,18 @@ class Case(unittest.TestCase):
             times = (clocks.expires(2) or "").split(", ")
         self.assertEqual(times, [f"{server};12990000" for server in range(2, 10)])
 
-    def test_another_scheme_is_refused(self) -> None:
-        with self.assertRaises(ValueError):
-            Client("ftp://h").lock("n").acquire()
+    def test_a_url_is_that_of_a_server_with_the_port_of_the_service(self) -> None:
+        for url in ("ftp://h", "127.0.0.1:7420", "h", "http://", "http://h/locks", "http://h?x=1", "http://u:secret@h", "http://h:x"):
+            with self.assertRaises(ValueError) as refused:
+                Client(url)
+            self.assertNotIn("secret", str(refused.exception))
+        for url, server in (
+            ("http://h", "http://h:7420"),
+            ("https://h/", "https://h:7420"),
+            ("http://h:80", "http://h:80"),
+            ("https://[::1]", "https://[::1]:7420"),
+        ):
+            self.assertEqual(_servers.server(url), server)
 
     def test_increments_of_eight_processes_are_exact(self) -> None:
         path, times = os.path.join(self.directory, "number"), 25
@@ -347,6 +359,16 @@ class Case(unittest.TestCase):
         threads = [thread for thread in threading.enumerate() if thread.name == "polylock n"]
         self.assertGreaterEqual(len(threads), 2)
         held.release()
+
+    def test_the_owner_is_this_process_unless_it_states_another(self) -> None:
+        def owner() -> object:
+            with urllib.request.urlopen(f"{self.server.url}/v1/locks/n") as reply:
+                return json.load(reply)["holders"][0]["owner"]
+
+        with self.locks.lock("n"):
+            self.assertEqual(owner(), f"{socket.gethostname()}:{os.getpid()}")
+        with self.locks.lock("n", owner="billing"):
+            self.assertEqual(owner(), "billing")
 
     def test_a_release_is_repeated_while_no_server_can_be_reached(self) -> None:
         held = self.locks.lock("n").acquire()

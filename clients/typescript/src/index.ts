@@ -3,9 +3,9 @@
 import { setTimeout as pause } from "node:timers/promises";
 
 import { now, since } from "./clock.js";
-import { Unavailable } from "./errors.js";
+import { Refused, Unavailable } from "./errors.js";
 import { Attempt, Held } from "./held.js";
-import { type ClientSettings, Servers, type Stream, time } from "./servers.js";
+import { type Body, type ClientSettings, Servers, type Stream, time } from "./servers.js";
 
 export { ServerClock } from "./clock.js";
 export { Lost, NotAcquired, PolylockError, Refused, Unavailable } from "./errors.js";
@@ -46,6 +46,13 @@ export interface JobSettings extends Pick<Settings, "ttlMs" | "waitMs" | "owner"
   retries?: number;
 }
 
+/** Returns a name as a part of a path. */
+function segment(name: string): string {
+  // `fetch` takes these for steps in the path.
+  if (name === "." || name === "..") throw new Refused(`the name ${name} can't be sent by this client`);
+  return encodeURIComponent(name);
+}
+
 /** The lock service at one of these URLs. All servers must serve the same store. */
 export class Client {
   readonly #servers: Servers;
@@ -61,7 +68,7 @@ export class Client {
    * and with the reason of `signal` if that is aborted.
    */
   async acquire(name: string, { ttlMs, waitMs, signal, ...settings }: Settings = {}): Promise<Held> {
-    const path = `/v1/locks/${encodeURIComponent(name)}`;
+    const path = `/v1/locks/${segment(name)}`;
     return this.#acquire(path, { ...settings, ttl: time(ttlMs) }, waitMs, signal, (stream) => new Held(name, this.#servers, stream, settings.mode));
   }
 
@@ -84,11 +91,11 @@ export class Client {
   async once(name: string, { everyMs, atMs, ttlMs, waitMs, signal, ...settings }: JobSettings): Promise<Attempt | undefined> {
     const body = { ...settings, every: time(everyMs), at: time(atMs), ttl: time(ttlMs) };
     const attemptOf = (stream: Stream) => (stream.first.event === "skipped" ? undefined : new Attempt(name, this.#servers, stream));
-    return this.#acquire(`/v1/jobs/${encodeURIComponent(name)}`, body, waitMs, signal, attemptOf);
+    return this.#acquire(`/v1/jobs/${segment(name)}`, body, waitMs, signal, attemptOf);
   }
 
   /** Waits for a lock, and resolves to the hold of its stream; to `undefined` if it has none. */
-  async #acquire<H extends Held | undefined>(path: string, body: object, waitMs: number | undefined, signal: AbortSignal | undefined, heldBy: (stream: Stream) => H): Promise<H> {
+  async #acquire<H extends Held | undefined>(path: string, body: Body, waitMs: number | undefined, signal: AbortSignal | undefined, heldBy: (stream: Stream) => H): Promise<H> {
     const begin = now();
     for (;;) {
       const stream = await this.#servers.open(path, body, waitMs === undefined ? undefined : waitMs - since(begin), signal);

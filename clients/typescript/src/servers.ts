@@ -1,5 +1,7 @@
 /** The servers, and the requests to them: one is used until it fails. */
 
+import { hostname } from "node:os";
+
 import { Clocks, type Moment, ServerClock, now, since } from "./clock.js";
 import { type Problem, Unavailable, errorOf } from "./errors.js";
 
@@ -10,6 +12,9 @@ export interface ClientSettings {
   /** The time without a line from a server after which a request that waits is sent to the next one: more than the five seconds between two lines of a server. */
   silenceMs?: number;
 }
+
+/** The settings of a request. */
+export type Body = { owner?: string | undefined; [setting: string]: unknown };
 
 /** A line of a stream. */
 export type Line = {
@@ -83,6 +88,31 @@ const REPLY_TIMEOUT_MS = 5000;
 const LONGEST_EXPIRY_MS = 5000;
 const ATTEMPTS = 3;
 
+/** The port of a URL without one. */
+const PORT = "7420";
+
+/** Returns the URL of a server with its port. The message of the error does not contain the URL, which may have a password. */
+function serverOf(text: string): string {
+  const url = parsed(text);
+  const isServer = url && ["http:", "https:"].includes(url.protocol) && /^\/*$/.test(url.pathname);
+  if (!isServer || url.search || url.hash || url.username || url.password) {
+    throw new TypeError("the URL of a lock service is http://host:port or https://host:port, without a path, a user or a query");
+  }
+  // A URL does not keep the port that is the default of its scheme.
+  return `${url.protocol}//${url.hostname}:${/:(\d+)\/*$/.exec(text)?.[1] ?? PORT}`;
+}
+
+function parsed(text: string): URL | undefined {
+  try {
+    return new URL(text);
+  } catch {
+    return undefined;
+  }
+}
+
+/** The owner of the holds that name none: this process. */
+const OWNER = `${hostname().slice(0, 200)}:${process.pid}`;
+
 /** The server has ended, or is silent. */
 class Gone extends Error {}
 
@@ -100,7 +130,7 @@ export class Servers {
 
   constructor(urls: string | readonly string[], settings: ClientSettings) {
     const { token, silenceMs = SILENCE_MS } = settings;
-    this.#urls = typeof urls === "string" ? [urls] : urls;
+    this.#urls = (typeof urls === "string" ? [urls] : urls).map(serverOf);
     this.#settings = settings;
     this.#headers = { "content-type": "application/json", ...(token === undefined ? {} : { authorization: `Bearer ${token}` }) };
     this.#silenceMs = silenceMs;
@@ -115,10 +145,10 @@ export class Servers {
   }
 
   /** Waits for a lock, for `waitMs` over all servers together. */
-  async open(path: string, settings: object, waitMs?: number, signal?: AbortSignal): Promise<Stream> {
+  async open(path: string, settings: Body, waitMs?: number, signal?: AbortSignal): Promise<Stream> {
     const begin = now();
     return this.#first(signal, (url, closing) => {
-      const body = { ...settings, wait: time(waitMs === undefined ? undefined : waitMs - since(begin)) };
+      const body = { ...settings, owner: settings.owner ?? OWNER, wait: time(waitMs === undefined ? undefined : waitMs - since(begin)) };
       return this.#open(url, new URL(path, url), this.#request(body, closing.signal), closing, waitMs !== 0);
     });
   }

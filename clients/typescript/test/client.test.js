@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { createHash } from "node:crypto";
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { hostname, tmpdir } from "node:os";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { afterEach, beforeEach, test } from "node:test";
@@ -99,6 +99,25 @@ test("a release continues with the next server if its own is stopped", async () 
   await releasing;
   server.child.kill("SIGCONT");
   await next.release();
+});
+
+test("a URL is that of a server with the port of the service", async () => {
+  for (const url of ["ftp://h", "127.0.0.1:7420", "h", "http://", "http://h/locks", "http://h?x=1", "http://u:secret@h", "http://h:x"]) {
+    assert.throws(() => new Client(url), (error) => error instanceof TypeError && !error.message.includes("secret"), url);
+  }
+  const port = new URL(server.url).port;
+  await (await new Client(`http://127.0.0.1:${port}/`).acquire("n")).release();
+  await assert.rejects(locks.acquire(".."), Refused);
+});
+
+test("the owner is this process unless it states another", async () => {
+  const owner = async () => (await (await fetch(`${server.url}/v1/locks/n`)).json()).holders[0].owner;
+  const held = await locks.acquire("n");
+  assert.equal(await owner(), `${hostname()}:${process.pid}`);
+  await held.release();
+  const other = await locks.acquire("n", { owner: "billing" });
+  assert.equal(await owner(), "billing");
+  await other.release();
 });
 
 test("a release is repeated while no server can be reached", async () => {

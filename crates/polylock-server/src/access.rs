@@ -83,6 +83,8 @@ pub(crate) fn hash(bytes: &[u8]) -> Sha256Hash {
 #[derive(Debug)]
 pub(crate) struct Account {
     pub(crate) name: String,
+    /// True for a caller of a file.
+    pub(crate) is_known: bool,
     pub(crate) rules: Vec<Rule>,
     pub(crate) requests: Arc<Semaphore>,
     /// Those that keep or end a hold: a caller that has all its requests in use can do so.
@@ -166,6 +168,7 @@ impl Access {
         let rights = vec![Right::Exclusive, Right::Break, Right::Raise];
         let rules = vec![Rule { prefix: String::new(), rights }];
         let anyone = Account {
+            is_known: false,
             readers: Arc::new(Readers::of_all()),
             ..Account::new("anyone".to_owned(), rules, OPEN_REQUESTS, None)
         };
@@ -231,6 +234,7 @@ impl Access {
                 // Of a caller with a token and a certificate, too: the two have the same requests.
                 *account = Arc::new(Account {
                     name: account.name.clone(),
+                    is_known: true,
                     rules: account.rules.clone(),
                     requests: former.requests.clone(),
                     upkeep: former.upkeep.clone(),
@@ -254,6 +258,7 @@ impl Account {
         let places = || Arc::new(Semaphore::new(limit));
         Self {
             name,
+            is_known: true,
             rules,
             requests: places(),
             upkeep: places(),

@@ -9,6 +9,7 @@ use axum::{
     response::Response,
 };
 use http::{HeaderMap, Method, Uri, header, request::Parts};
+use polylock_core::OwnerId;
 use polylock_protocol::{Problem, paths};
 use serde::Serialize;
 use tokio::sync::OwnedSemaphorePermit;
@@ -36,6 +37,12 @@ impl Caller {
     /// Checks that the caller has this right for the lock `name`.
     pub(crate) fn ensure(&self, right: Right, name: &str) -> Result<(), Refused> {
         if self.account.may(right, name) { Ok(()) } else { Err(self.refused(right, name)) }
+    }
+
+    /// Returns the owner of what the caller does without stating one: its name in the access file, or `None` without a file.
+    pub(crate) fn owner(&self) -> Option<OwnerId> {
+        let Account { name, is_known, .. } = &*self.account;
+        (*is_known && !name.is_empty()).then(|| OwnerId::sanitized(name))
     }
 
     /// Takes a place for a reader of the events of `prefix`, of which the caller may see some.

@@ -337,24 +337,45 @@ mod tests {
         fails: AtomicBool,
     }
 
-    #[async_trait]
-    impl Inspect for Failing {
-        async fn inspect(&self, name: &LockName) -> Result<LockStatus> {
-            self.inspect.inspect(name).await
-        }
-
-        async fn list(&self, prefix: &str) -> Result<Vec<LockStatus>> {
+    impl Failing {
+        fn check(&self) -> Result<()> {
             if self.fails.load(Ordering::Relaxed) {
                 let failed =
                     Unavailable::new("memory", Operation::Inspect, Fault::Temporary, "it was unplugged");
                 return Err(failed.into());
             }
+            Ok(())
+        }
+    }
+
+    #[async_trait]
+    impl Inspect for Failing {
+        async fn inspect(&self, name: &LockName) -> Result<LockStatus> {
+            self.check()?;
+            self.inspect.inspect(name).await
+        }
+
+        async fn list(&self, prefix: &str) -> Result<Vec<LockStatus>> {
+            self.check()?;
             self.inspect.list(prefix).await
         }
 
         async fn break_lock(&self, name: &LockName, order: &BreakOrder) -> Result<Vec<Entry>> {
             self.inspect.break_lock(name, order).await
         }
+    }
+
+    #[tokio::test]
+    async fn a_stranger_does_not_learn_why_the_store_is_not_ready() {
+        let store = memory::connect();
+        let inspect = store.inspect.clone().unwrap();
+        let failing = Arc::new(Failing { inspect, fails: AtomicBool::new(true) });
+        let routes = routes(&Service::new(Store { inspect: Some(failing), ..store }).unwrap());
+        let ready = send(&routes, request(Method::GET, "/readyz", None, None)).await;
+        assert_eq!(ready.status(), StatusCode::SERVICE_UNAVAILABLE);
+        let body = http_body_util::BodyExt::collect(ready.into_body()).await.unwrap().to_bytes();
+        let body = String::from_utf8(body.to_vec()).unwrap();
+        assert!(body.contains("the log of the server") && !body.contains("unplugged"), "{body}");
     }
 
     #[tokio::test]

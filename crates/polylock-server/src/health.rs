@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::extract::State;
+use polylock_protocol::Problem;
 
 use crate::{body::Refused, service::Inner};
 
@@ -11,7 +12,11 @@ pub(crate) async fn healthy() -> &'static str {
     "ok\n"
 }
 
-/// Replies if the store does, within two seconds.
+/// Replies if the store does, within two seconds. The cause is for the log: anybody may ask.
 pub(crate) async fn ready(State(service): State<Arc<Inner>>) -> Result<&'static str, Refused> {
-    service.readiness.of(&service.locks).await.map(|()| "ok\n").map_err(Refused)
+    if service.readiness.of(&service.locks).await {
+        return Ok("ok\n");
+    }
+    let detail = "the log of the server has the cause";
+    Err(Refused(Problem::new("unavailable", "the store does not reply", 503, detail)))
 }

@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 use axum::{
     Json,
     extract::{Path, Query, State},
-    http::{HeaderMap, StatusCode},
+    http::{HeaderMap, StatusCode, header},
     response::{IntoResponse, Response},
 };
 use polylock_core::{
@@ -102,6 +102,10 @@ pub(crate) async fn put(
 ) -> Result<Response, Refused> {
     let mut request = request(&service, &caller, &id, (&hold.name, hold.slot), hold.mode.as_deref())?;
     let only_renews = only_renews(&headers);
+    if !only_renews && headers.contains_key(header::IF_MATCH) {
+        let detail = "a hold has no versions: If-Match: * renews it";
+        return Err(Refused(Problem::new("precondition", "no such version", 412, detail)));
+    }
     match time_of("ttl", hold.ttl.as_deref())? {
         Some(ttl) => request.ttl = ttl,
         // A hold keeps its TTL, as far as this server knows it. In any case no renewal shortens a lease.
@@ -114,8 +118,8 @@ pub(crate) async fn put(
         return Err(InvalidBody::new("mode", "the store does not support it").into());
     }
     let limit = api_limit_of(&service, &headers)?;
-    if let Some(owner) = &hold.owner {
-        request.owner = owner_of(owner)?;
+    if let Some(owner) = hold.owner.as_deref().map(owner_of).transpose()?.or_else(|| caller.owner()) {
+        request.owner = owner;
     }
     request.label = hold.label.as_deref().map(label_of).transpose()?;
     let wait = wait(&headers)?;

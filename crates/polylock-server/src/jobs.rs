@@ -148,10 +148,11 @@ pub(crate) async fn begin(
     caller: Caller,
     Path(name): Path<String>,
     headers: HeaderMap,
-    OptionalBody(options): OptionalBody<JobOptions>,
+    OptionalBody(mut options): OptionalBody<JobOptions>,
 ) -> Result<Response, Refused> {
     caller.ensure(Right::Exclusive, &name)?;
     limit_of(&service, &headers)?;
+    options.owner = options.owner.or_else(|| caller.owner().map(|owner| owner.to_string()));
     let progress = Progress::default();
     let (acquisition, is_try) = options.attempt(&service, &name, &progress)?;
     let call = streams::Call { acquisition, progress, is_try, server_renews: options.renew };

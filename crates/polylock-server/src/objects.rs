@@ -2,13 +2,26 @@
 
 use std::time::Duration;
 
-use polylock_core::{Entry, LockStatus};
+use polylock_core::{Entry, LockName, LockStatus};
 use serde::Serialize;
+
+/// The name of a lock, exactly: JSON can carry every name, and only a terminal needs an escaped one.
+#[derive(Debug, Serialize)]
+pub(crate) struct NameObject {
+    name: String,
+    /// The number of the slot, if the name is that of a semaphore.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    slot: Option<u32>,
+    /// True for the lock that the requests for a semaphore wait for.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    turnstile: bool,
+}
 
 /// A lock.
 #[derive(Debug, Serialize)]
 pub(crate) struct LockObject {
-    name: String,
+    #[serde(flatten)]
+    name: NameObject,
     holders: Vec<EntryObject>,
     waiters: Vec<EntryObject>,
 }
@@ -27,10 +40,20 @@ pub(crate) struct EntryObject {
     broken: Option<String>,
 }
 
+impl From<&LockName> for NameObject {
+    fn from(name: &LockName) -> Self {
+        Self {
+            name: name.semaphore().unwrap_or(name.as_str()).to_owned(),
+            slot: name.slot().map(|(_, slot)| slot),
+            turnstile: name.is_turnstile(),
+        }
+    }
+}
+
 impl From<&LockStatus> for LockObject {
     fn from(status: &LockStatus) -> Self {
         Self {
-            name: status.name.to_string(),
+            name: (&status.name).into(),
             holders: status.holders.iter().map(Into::into).collect(),
             waiters: status.waiters.iter().map(Into::into).collect(),
         }

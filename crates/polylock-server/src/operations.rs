@@ -10,8 +10,8 @@ use std::{
 
 use axum::{Json, extract::State, http::HeaderMap};
 use polylock_core::{
-    ClaimOutcome, Clock, Convert, Error, Inspect, KeepRecord, LockStatus, Operation, Park, RaiseToken,
-    Request, SystemClock, Wake, time_limit,
+    ClaimOutcome, Clock, Convert, Error, Inspect, KeepRecord, LockStatus, Operation, OwnerId, Park,
+    RaiseToken, Request, SystemClock, Wake, time_limit,
 };
 use polylock_protocol::{
     BreakBody, ClaimBody, ClaimReply, ConvertBody, ConvertReply, EntryBody, InvalidBody, KeepAliveBody,
@@ -225,8 +225,15 @@ pub(crate) async fn break_lock(
     headers: HeaderMap,
     Body(body): Body<BreakBody>,
 ) -> Reply<Vec<EntryBody>> {
-    let ((name, order), inspect) = (body.order()?, inspector(&service)?);
+    let ((name, mut order), inspect) = (body.order()?, inspector(&service)?);
     caller.ensure(Right::Break, name.as_str())?;
+    if let Some(caller) = caller.owner() {
+        let stated = order.notice.by.take();
+        order.notice.by = Some(match stated {
+            Some(by) => OwnerId::sanitized(&format!("{caller} ({by})")),
+            None => caller,
+        });
+    }
     let limit = limit_of(&service, &headers)?;
     let holders =
         service.run(|_, _| time_limit::until(limit, async move { inspect.break_lock(&name, &order).await }));

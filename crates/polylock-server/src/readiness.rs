@@ -14,26 +14,32 @@ const KEPT: Duration = Duration::from_secs(1);
 /// The last reply of the store.
 #[derive(Debug, Default)]
 pub(crate) struct Readiness {
-    last: Mutex<Option<(Moment, Result<(), Problem>)>>,
+    last: Mutex<Option<(Moment, bool)>>,
 }
 
 impl Readiness {
-    /// Returns the problem of the store, if it has one.
-    pub(crate) async fn of(&self, locks: &Locks) -> Result<(), Problem> {
+    /// Returns true if the store replies.
+    pub(crate) async fn of(&self, locks: &Locks) -> bool {
         // The others wait for the same reply.
         let mut last = self.last.lock().await;
         let now = SystemClock.now();
         if let Some((at, found)) = &*last
             && now < *at + KEPT
         {
-            return found.clone();
+            return *found;
         }
-        let found = match SystemClock.before(now + READY, locks.inspect("polylock")).await {
-            Some(Ok(_) | Err(Error::Unsupported { .. })) => Ok(()),
-            Some(Err(error)) => Err((&error).into()),
-            None => Err(Problem::new("unavailable", "the store does not reply", 503, "no reply within 2 s")),
+        let problem = match SystemClock.before(now + READY, locks.inspect("polylock")).await {
+            Some(Ok(_) | Err(Error::Unsupported { .. })) => None,
+            Some(Err(error)) => Problem::from(&error).detail.or_else(|| Some(error.to_string())),
+            None => Some("no reply within 2 s".to_owned()),
         };
-        *last = Some((SystemClock.now(), found.clone()));
+        // Once for each outage, however many ask.
+        let was_ready = last.as_ref().is_none_or(|(_, ready)| *ready);
+        if let Some(problem) = problem.as_ref().filter(|_| was_ready) {
+            tracing::warn!("the store is not ready: {problem}");
+        }
+        let found = problem.is_none();
+        *last = Some((SystemClock.now(), found));
         found
     }
 }

@@ -205,4 +205,14 @@ mod tests {
         while event_of(&mut next).await["event"] != "granted" {}
         assert!(SystemClock.now() < ended + TTL + TTL / 2, "it was renewed for nobody");
     }
+
+    #[tokio::test]
+    async fn a_renewal_of_a_version_is_refused_and_claims_nothing() {
+        let routes = open();
+        let path = format!("/v1/holds/{:032x}", 1);
+        let mut renewal = request(Method::PUT, &path, None, Some(&json!({ "name": "n" })));
+        renewal.headers_mut().insert(header::IF_MATCH, "\"1\"".parse().unwrap());
+        assert_eq!(send(&routes, renewal).await.status(), StatusCode::PRECONDITION_FAILED);
+        assert_eq!(acquire(&routes, json!({ "wait": "0s" })).await.status(), StatusCode::OK);
+    }
 }

@@ -114,12 +114,13 @@ impl Acquired {
 
     /// Several locks, of which `name` is the one that the request names first.
     fn several(name: &str, guard: MultiGuard) -> Self {
-        let tokens = guard.fencing_tokens().map(|(name, token)| (name.to_string(), token.get().into()));
+        let tokens =
+            guard.fencing_tokens().map(|(name, token)| (name.as_str().to_owned(), token.get().into()));
         let tokens: Map<String, Value> = tokens.collect();
         let mut granted = Map::new();
         granted.insert("fencing_token".to_owned(), tokens.get(name).cloned().unwrap_or_default());
         granted.insert("fencing_tokens".to_owned(), tokens.into());
-        let ids = guard.guards().iter().map(|guard| (guard.name().to_string(), id_of(guard)));
+        let ids = guard.guards().iter().map(|guard| (guard.name().as_str().to_owned(), id_of(guard)));
         granted.insert("ids".to_owned(), ids.collect::<Map<_, _>>().into());
         Self::Held { guard, granted }
     }
@@ -231,7 +232,7 @@ pub(crate) async fn acquire(
     caller: Caller,
     Path(name): Path<String>,
     headers: HeaderMap,
-    OptionalBody(options): OptionalBody<AcquireOptions>,
+    OptionalBody(mut options): OptionalBody<AcquireOptions>,
 ) -> Result<Response, Refused> {
     let right = Right::to_hold(options.mode()?);
     for name in options.also.iter().chain([&name]) {
@@ -240,6 +241,7 @@ pub(crate) async fn acquire(
     limit_of(&service, &headers)?;
     let progress = Progress::default();
     let server_renews = options.renew;
+    options.owner = options.owner.or_else(|| caller.owner().map(|owner| owner.to_string()));
     let (acquisition, is_try) = options.acquisition(&service, name, &progress)?;
     open(service, caller, &headers, Call { acquisition, progress, is_try, server_renews }).await
 }

@@ -10,10 +10,11 @@ use std::{
 
 use polylock_core::{Change, ChangeKind, Entry, Error, LockName, Locks, WatchEvent, WatchState, sync::lock};
 use polylock_protocol::Problem;
+use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use crate::objects::{EntryObject, ms};
+use crate::objects::{EntryObject, NameObject, ms};
 
 /// The number of prefixes that are watched at the same time. For each, the server has the state of its locks, about a kilobyte for each one.
 pub(crate) const WATCHES: usize = 64;
@@ -154,9 +155,18 @@ pub(crate) fn unavailable(error: &str) -> Value {
     json!({ "event": "unavailable", "reason": error })
 }
 
+/// An event of a lock.
+#[derive(Serialize)]
+struct Line<'e> {
+    event: &'e str,
+    #[serde(flatten)]
+    name: NameObject,
+    entry: EntryObject,
+}
+
 /// Returns the line of a holder or a waiter.
 pub(crate) fn of(event: &str, name: &LockName, entry: &Entry) -> Value {
-    json!({ "event": event, "name": name.to_string(), "entry": EntryObject::from(entry) })
+    json!(Line { event, name: name.into(), entry: entry.into() })
 }
 
 fn changed(change: &Change) -> Value {

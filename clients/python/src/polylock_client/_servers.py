@@ -6,6 +6,7 @@ import copy
 import http.client
 import json
 import math
+import os
 import socket
 import ssl
 import threading
@@ -16,6 +17,8 @@ from ._clock import Clocks, ServerClock, now
 from ._errors import Unavailable, of_problem
 
 Seconds = Union[int, float]
+#: The port of a URL without one.
+PORT = 7420
 T = TypeVar("T")
 
 #: The silence after which a server is given up while a request waits. It sends a line every five seconds.
@@ -128,7 +131,7 @@ class Servers:
         silence: Seconds,
         context: Optional[ssl.SSLContext],
     ) -> None:
-        self._urls = urls
+        self._urls = tuple(server(url) for url in urls)
         #: The index of the server that has replied last.
         self._used = 0
         self._headers = {"Content-Type": "application/json"}
@@ -150,7 +153,7 @@ class Servers:
         begin = now()
 
         def on(connection: http.client.HTTPConnection, url: str) -> Stream:
-            settings = dict(body)
+            settings = {"owner": owner(), **body}
             if wait is not None:
                 settings["wait"] = text(max(wait - (now() - begin), 0))
             assert connection.sock is not None
@@ -267,20 +270,35 @@ class Servers:
 
     def _connect(self, url: str, silence: Seconds) -> http.client.HTTPConnection:
         parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"{url} is not the URL of a lock service: http://host:port")
+        assert parts.hostname is not None and parts.port is not None
         timeout = min(self._connect_timeout, silence)
         if parts.scheme == "https":
             connection: http.client.HTTPConnection = http.client.HTTPSConnection(
                 parts.hostname, parts.port, timeout=timeout, context=self._context
             )
         else:
-            connection = http.client.HTTPConnection(parts.hostname, parts.port or 7420, timeout=timeout)
+            connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout)
         connection.connect()
         assert connection.sock is not None
         connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.sock.settimeout(silence)
         return connection
+
+
+def server(url: str) -> str:
+    """Returns the URL of a server with its port. The message of the error does not contain the URL, which may have a password."""
+    parts = urlsplit(url)
+    others = (parts.path.strip("/"), parts.query, parts.fragment, parts.username, parts.password)
+    if parts.scheme not in ("http", "https") or not parts.hostname or any(others):
+        raise ValueError("the URL of a lock service is http://host:port or https://host:port, without a path, a user or a query")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{parts.scheme}://{host}:{parts.port or PORT}"
+
+
+def owner() -> str:
+    """Returns the owner of the holds that name none: this process."""
+    host = "".join(character for character in socket.gethostname() if character.isprintable())
+    return f"{host[:200]}:{os.getpid()}"
 
 
 def text(seconds: Seconds) -> str:

@@ -33,6 +33,16 @@ async function send(path, options = {}) {
   throw error;
 }
 
+/** Returns a lock's name as a text that shows all of its characters, with its slot. */
+function title({ name, slot, turnstile }) {
+  const isPlain = !/[\p{C}]|^\s|\s$/u.test(name);
+  const shown = isPlain ? name : `"${name.replace(/[\p{C}"\\]/gu, (c) => `\\u{${c.codePointAt(0).toString(16)}}`)}"`;
+  return slot !== undefined ? `${shown} slot ${slot}` : turnstile ? `${shown} turnstile` : shown;
+}
+
+/** Returns what distinguishes a lock from all others. */
+const keyOf = ({ name, slot, turnstile }) => JSON.stringify([name, slot, turnstile]);
+
 function show(text, isBad) {
   const state = at("state");
   if (state.textContent !== text) state.textContent = text;
@@ -75,7 +85,7 @@ function holder(entry) {
   );
 }
 
-/** The rows by the name of the lock. A row that has not changed keeps its elements, and so the focus. */
+/** The rows by the key of the lock. A row that has not changed keeps its elements, and so the focus. */
 const rows = new Map();
 
 function row(lock) {
@@ -84,7 +94,7 @@ function row(lock) {
     lock.waiters.map(({ age_ms, expires_in_ms, ...rest }) => rest),
     mayBreak(lock.name),
   ]);
-  const known = rows.get(lock.name);
+  const known = rows.get(keyOf(lock));
   if (known && known.text === text) {
     known.leases.forEach((item, index) => item.renew(lock.holders[index]));
     return known;
@@ -93,7 +103,7 @@ function row(lock) {
     const own = { ...entry };
     const item = lease(own);
     item.renew = (next) => {
-      own.key = `${lock.name} ${next.fencing_token}`;
+      own.key = `${keyOf(lock)} ${next.fencing_token}`;
       own.expires_in_ms = next.expires_in_ms;
       longest.set(own.key, Math.max(longest.get(own.key) || 0, next.expires_in_ms));
     };
@@ -109,13 +119,13 @@ function row(lock) {
   const actions = make("td", "actions");
   if (lock.holders.length > 0 && mayBreak(lock.name)) {
     const button = make("button", "", "Break");
-    button.setAttribute("aria-label", `Break ${lock.name}`);
+    button.setAttribute("aria-label", `Break ${title(lock)}`);
     button.addEventListener("click", () => open(lock));
     actions.append(button);
   }
   const element = make(
     "tr", "",
-    make("td", "name", lock.name),
+    make("td", "name", title(lock)),
     make("td", "holders", make("ul", "", ...lock.holders.map(holder))),
     make("td", "", make("ul", "", ...leases)),
     make("td", "waiting", waiting),
@@ -125,7 +135,7 @@ function row(lock) {
 }
 
 function matches(lock, word) {
-  const texts = [lock.name, ...[...lock.holders, ...lock.waiters].flatMap((entry) => [entry.owner, entry.label])];
+  const texts = [title(lock), ...[...lock.holders, ...lock.waiters].flatMap((entry) => [entry.owner, entry.label])];
   return texts.some((text) => text && text.toLowerCase().includes(word));
 }
 
@@ -133,12 +143,12 @@ function draw() {
   const word = at("search").value.trim().toLowerCase();
   const shown = locks.filter((lock) => matches(lock, word));
   const body = at("rows");
-  const fresh = new Map(shown.map((lock) => [lock.name, row(lock)]));
-  for (const [name, { element }] of rows) if (fresh.get(name)?.element !== element) element.remove();
+  const fresh = new Map(shown.map((lock) => [keyOf(lock), row(lock)]));
+  for (const [key, { element }] of rows) if (fresh.get(key)?.element !== element) element.remove();
   rows.clear();
   let before = null;
-  for (const [name, one] of fresh) {
-    rows.set(name, one);
+  for (const [key, one] of fresh) {
+    rows.set(key, one);
     const next = before ? before.nextSibling : body.firstChild;
     if (next !== one.element) body.insertBefore(one.element, next);
     before = one.element;
@@ -163,7 +173,7 @@ async function poll() {
       locks = await (await send("/v1/locks")).json();
       // The times count from the sending of the request, so that no lease looks longer than it is.
       readAt = sent;
-      locks.sort((one, other) => (one.name < other.name ? -1 : 1));
+      locks.sort((one, other) => (title(one) < title(other) ? -1 : 1));
       draw();
       show("Live", false);
     } catch (error) {
@@ -180,7 +190,7 @@ function note(event) {
   const list = at("events");
   const time = make("time", "", new Date().toLocaleTimeString());
   const entry = event.entry || {};
-  const text = [event.name, entry.owner && `by ${entry.owner}`, entry.broken && `(${entry.broken})`, event.reason].filter(Boolean).join(" ");
+  const text = [event.name !== undefined && title(event), entry.owner && `by ${entry.owner}`, entry.broken && `(${entry.broken})`, event.reason].filter(Boolean).join(" ");
   list.prepend(make("li", "", time, make("span", BAD.has(event.event) ? "bad" : "", event.event), make("span", "", text)));
   while (list.children.length > EVENTS) list.lastChild.remove();
 }
@@ -215,8 +225,8 @@ async function events() {
 
 function open(lock) {
   // The holds that are shown now: nobody who comes after them is broken.
-  chosen = { name: lock.name, tokens: lock.holders.map((entry) => entry.fencing_token).filter((token) => token !== undefined) };
-  at("break-name").textContent = lock.name;
+  chosen = { name: lock.name, slot: lock.slot, tokens: lock.holders.map((entry) => entry.fencing_token).filter((token) => token !== undefined) };
+  at("break-name").textContent = title(lock);
   at("break-problem").textContent = "";
   at("reason").value = "";
   at("force").checked = false;
@@ -226,7 +236,7 @@ function open(lock) {
 
 async function breakLock(event) {
   event.preventDefault();
-  const body = JSON.stringify({ reason: at("reason").value, force: at("force").checked, fencing_tokens: chosen.tokens });
+  const body = JSON.stringify({ reason: at("reason").value, force: at("force").checked, slot: chosen.slot, fencing_tokens: chosen.tokens });
   try {
     const broken = await (await send(`/v1/locks/${encodeURIComponent(chosen.name)}/break`, { method: "POST", body, headers: { "content-type": "application/json" } })).json();
     if (broken.length === 0) throw new Error("nothing is broken, because the hold that was shown has ended");
