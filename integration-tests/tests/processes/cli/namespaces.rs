@@ -61,13 +61,15 @@ fn with_the_proc_of_another_namespace_all_processes_of_the_command_are_killed() 
 #[test]
 fn with_the_proc_of_another_namespace_no_process_with_an_equal_number_is_signalled() {
     let script = r#"
+        mkfifo to_b
         unshare --pid --fork bash -c '
             echo 500 > /proc/sys/kernel/ns_last_pid
             "$P" -q run --ttl 30 x -- sh -c "echo > started; sleep 3600; exit" &
-            until test -s number; do sleep 0.01; done
+            # Each process of B takes a number of A, too: B begins none while A chooses one.
+            read -r number < to_b
             sleeper() { echo $(($1 - 1)) > /proc/sys/kernel/ns_last_pid; setsid sleep 3601 & }
-            sleeper "$(cat number)"
-            test $! = "$(cat number)" || echo "the number $(cat number) could not be chosen: $!" >&2
+            sleeper "$number"
+            test $! = "$number" || echo "the number $number could not be chosen: $!" >&2
             echo > chosen
             until test -e counted; do sleep 0.01; done' &
         wait_for test -e started
@@ -75,9 +77,11 @@ fn with_the_proc_of_another_namespace_no_process_with_an_equal_number_is_signall
         warden=$(child "$polylock" __warden)
         in_b=$(sed -n "s/^NSpid:\t[0-9]*\t//p" "/proc/$warden/status")
         echo $((in_b - 1)) > /proc/sys/kernel/ns_last_pid
-        setsid bash -c 'echo 900 > /proc/sys/kernel/ns_last_pid; sleep 3602 & echo $! > number; wait' &
+        setsid bash -c 'echo 900 > /proc/sys/kernel/ns_last_pid; sleep 3602 & echo $! > number; cat number > to_b; wait' &
         test $! = "$in_b" || { echo "the number $in_b could not be chosen: $!" >&2; exit 1; }
         wait_for test -e chosen
+        # Its process may not be `sleep` yet.
+        wait_for eval 'pgrep -f "^sleep 3601" > innocent'
         innocent=$(pgrep -f "^sleep 3601")
         kill -KILL "$polylock"
         wait_for dead "$warden"
