@@ -306,7 +306,7 @@ impl TryFrom<&RecordReply> for StoredRecord {
     }
 }
 
-/// The longest time for which a record is kept: several times the longest period of a job.
+/// The longest time for which a record is kept. The longest period of a job is ten years.
 const LONGEST_KEEP: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 /// A record to be written.

@@ -57,7 +57,7 @@ const OPEN_REQUESTS: usize = 20_000;
 /// | `exclusive` | to hold locks in all modes, and `inspect` |
 /// | `inspect` | to read holders, waiters, records of jobs, and notices of breaks |
 /// | `break` | to break locks, and `inspect` |
-/// | `raise` | to raise the fencing tokens, as `both:` does. On most stores those of all locks grow with it, whatever the prefix is. |
+/// | `raise` | to raise the fencing tokens, as `both:` does. Most stores have one counter for all locks, so the prefix does not limit the effect. |
 #[derive(Debug)]
 pub struct Access {
     callers: Mutex<HashMap<Sha256Hash, Arc<Account>>>,
@@ -87,7 +87,7 @@ pub(crate) struct Account {
     pub(crate) is_known: bool,
     pub(crate) rules: Vec<Rule>,
     pub(crate) requests: Arc<Semaphore>,
-    /// Those that keep or end a hold: a caller that has all its requests in use can do so.
+    /// Separate places for requests that keep or end a hold, so that a caller at its limit can still release its locks.
     pub(crate) upkeep: Arc<Semaphore>,
     pub(crate) readers: Arc<Readers>,
     /// The number of its requests at the same time.

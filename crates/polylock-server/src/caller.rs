@@ -45,7 +45,7 @@ impl Caller {
         (*is_known && !name.is_empty()).then(|| OwnerId::sanitized(name))
     }
 
-    /// Takes a place for a reader of the events of `prefix`, of which the caller may see some.
+    /// Takes a place for a reader of events. Refuses a prefix with which the caller may inspect no lock.
     pub(crate) fn enter_readers(&self, prefix: &str) -> Result<Place, Refused> {
         if !self.account.may_below(Right::Inspect, prefix) {
             return Err(self.refused(Right::Inspect, prefix));

@@ -35,8 +35,8 @@ const MAX_WAIT: Duration = Duration::from_secs(30);
 type Reply<T> = Result<Json<T>, Refused>;
 type Of = State<Arc<Inner>>;
 
-/// The time by which a caller may raise the tokens beyond those of the clock, in microseconds: ten years. Without a limit, a caller could use
-/// up the numbers of all locks.
+/// How far a caller may raise the tokens above the present time in microseconds, which they follow: ten years. Without this limit, one caller
+/// could use up the numbers of all locks.
 const FARTHEST_RAISE: u64 = 10 * 365 * 24 * 3600 * 1_000_000;
 
 /// Checks that the caller may use this request: its mode is the one that was claimed, or the store does not find it.

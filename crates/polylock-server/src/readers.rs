@@ -29,12 +29,12 @@ pub(crate) struct Place {
 }
 
 impl Readers {
-    /// Returns those of a caller among others.
+    /// Returns the readers of one caller, which has a part of the server's places.
     pub(crate) fn of_one() -> Self {
         Self { limits: (READERS / 2, WATCHES / 4), count_by_prefix: Mutex::default() }
     }
 
-    /// Returns those of all clients.
+    /// Returns the readers of a service without callers, which have all places.
     pub(crate) fn of_all() -> Self {
         Self { limits: (READERS, WATCHES), count_by_prefix: Mutex::default() }
     }

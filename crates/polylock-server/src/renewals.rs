@@ -121,6 +121,13 @@ mod tests {
         send(routes, request(Method::POST, "/v1/locks/n", None, Some(&body))).await
     }
 
+    /// Returns the status of the reply to a renewal of this version.
+    async fn renewed(routes: &Router, path: &str, version: &str, body: &Value) -> StatusCode {
+        let mut renewal = request(Method::PUT, path, None, Some(body));
+        renewal.headers_mut().insert(header::IF_MATCH, version.parse().unwrap());
+        send(routes, renewal).await.status()
+    }
+
     #[tokio::test]
     async fn a_grant_that_its_client_does_not_renew_lasts_for_one_lease() {
         let routes = open();
@@ -156,9 +163,7 @@ mod tests {
         let path = format!("/v1/holds/{}", granted["id"].as_str().unwrap());
         let renew = async || {
             let body = json!({ "name": "n", "ttl": "1s" });
-            let mut renewal = request(Method::PUT, &path, None, Some(&body));
-            renewal.headers_mut().insert(header::IF_MATCH, "*".parse().unwrap());
-            assert_eq!(send(&routes, renewal).await.status(), StatusCode::OK);
+            assert_eq!(renewed(&routes, &path, "*", &body).await, StatusCode::OK);
         };
         let end = SystemClock.now() + 2 * TTL;
         let mut last = SystemClock.now();
@@ -182,10 +187,8 @@ mod tests {
         let id = granted["id"].as_str().unwrap();
         let release = request(Method::DELETE, &format!("/v1/holds/{id}?name=n"), None, None);
         assert_eq!(send(&routes, release).await.status(), StatusCode::OK);
-        let mut renewal =
-            request(Method::PUT, &format!("/v1/holds/{id}"), None, Some(&json!({ "name": "n" })));
-        renewal.headers_mut().insert(header::IF_MATCH, "*".parse().unwrap());
-        assert_eq!(send(&routes, renewal).await.status(), StatusCode::GONE);
+        let path = format!("/v1/holds/{id}");
+        assert_eq!(renewed(&routes, &path, "*", &json!({ "name": "n" })).await, StatusCode::GONE);
         drop(stream);
     }
 
@@ -210,9 +213,8 @@ mod tests {
     async fn a_renewal_of_a_version_is_refused_and_claims_nothing() {
         let routes = open();
         let path = format!("/v1/holds/{:032x}", 1);
-        let mut renewal = request(Method::PUT, &path, None, Some(&json!({ "name": "n" })));
-        renewal.headers_mut().insert(header::IF_MATCH, "\"1\"".parse().unwrap());
-        assert_eq!(send(&routes, renewal).await.status(), StatusCode::PRECONDITION_FAILED);
+        let reply = renewed(&routes, &path, "\"1\"", &json!({ "name": "n" })).await;
+        assert_eq!(reply, StatusCode::PRECONDITION_FAILED);
         assert_eq!(acquire(&routes, json!({ "wait": "0s" })).await.status(), StatusCode::OK);
     }
 }

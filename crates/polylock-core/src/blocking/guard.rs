@@ -117,7 +117,7 @@ impl Guard {
     /// Renews the hold now, and returns the new [`deadline`](Self::deadline); see [`crate::Guard::renew`].
     ///
     /// # Errors
-    /// The same as [`crate::Guard::renew`]. [`Error::AsyncContext`](crate::Error::AsyncContext), in which case nothing is renewed.
+    /// The same as [`crate::Guard::renew`]. [`Error::AsyncContext`](crate::Error::AsyncContext): nothing was renewed.
     pub fn renew(&self) -> Result<Moment> {
         block_on(self.0.renew())?
     }

@@ -175,8 +175,7 @@ impl Keeper {
         }
         let State { holds, timers, .. } = &mut *state;
         for kept in holds.values_mut().filter(|kept| kept.hold.name() == name) {
-            kept.renew_at = now;
-            kept.set_timer(timers);
+            kept.renew_now(now, timers);
         }
         self.schedule(state, now);
     }
@@ -197,8 +196,7 @@ impl Keeper {
         let mut state = self.lock();
         let State { holds, timers, .. } = &mut *state;
         if let Some(kept) = holds.get_mut(&hold.key()) {
-            kept.renew_at = now;
-            kept.set_timer(timers);
+            kept.renew_now(now, timers);
             self.schedule(state, now);
         }
     }

@@ -94,7 +94,7 @@ function row(lock) {
     lock.waiters.map(({ age_ms, expires_in_ms, ...rest }) => rest),
     mayBreak(lock.name),
   ]);
-  const known = rows.get(keyOf(lock));
+  const known = rows.get(lock.key);
   if (known && known.text === text) {
     known.leases.forEach((item, index) => item.renew(lock.holders[index]));
     return known;
@@ -103,7 +103,7 @@ function row(lock) {
     const own = { ...entry };
     const item = lease(own);
     item.renew = (next) => {
-      own.key = `${keyOf(lock)} ${next.fencing_token}`;
+      own.key = `${lock.key} ${next.fencing_token}`;
       own.expires_in_ms = next.expires_in_ms;
       longest.set(own.key, Math.max(longest.get(own.key) || 0, next.expires_in_ms));
     };
@@ -119,13 +119,13 @@ function row(lock) {
   const actions = make("td", "actions");
   if (lock.holders.length > 0 && mayBreak(lock.name)) {
     const button = make("button", "", "Break");
-    button.setAttribute("aria-label", `Break ${title(lock)}`);
+    button.setAttribute("aria-label", `Break ${lock.title}`);
     button.addEventListener("click", () => open(lock));
     actions.append(button);
   }
   const element = make(
     "tr", "",
-    make("td", "name", title(lock)),
+    make("td", "name", lock.title),
     make("td", "holders", make("ul", "", ...lock.holders.map(holder))),
     make("td", "", make("ul", "", ...leases)),
     make("td", "waiting", waiting),
@@ -135,7 +135,7 @@ function row(lock) {
 }
 
 function matches(lock, word) {
-  const texts = [title(lock), ...[...lock.holders, ...lock.waiters].flatMap((entry) => [entry.owner, entry.label])];
+  const texts = [lock.title, ...[...lock.holders, ...lock.waiters].flatMap((entry) => [entry.owner, entry.label])];
   return texts.some((text) => text && text.toLowerCase().includes(word));
 }
 
@@ -143,7 +143,7 @@ function draw() {
   const word = at("search").value.trim().toLowerCase();
   const shown = locks.filter((lock) => matches(lock, word));
   const body = at("rows");
-  const fresh = new Map(shown.map((lock) => [keyOf(lock), row(lock)]));
+  const fresh = new Map(shown.map((lock) => [lock.key, row(lock)]));
   for (const [key, { element }] of rows) if (fresh.get(key)?.element !== element) element.remove();
   rows.clear();
   let before = null;
@@ -171,9 +171,10 @@ async function poll() {
     try {
       const sent = performance.now();
       locks = await (await send("/v1/locks")).json();
+      for (const lock of locks) [lock.title, lock.key] = [title(lock), keyOf(lock)];
       // The times count from the sending of the request, so that no lease looks longer than it is.
       readAt = sent;
-      locks.sort((one, other) => (title(one) < title(other) ? -1 : 1));
+      locks.sort((one, other) => (one.title < other.title ? -1 : 1));
       draw();
       show("Live", false);
     } catch (error) {
@@ -226,7 +227,7 @@ async function events() {
 function open(lock) {
   // The holds that are shown now: nobody who comes after them is broken.
   chosen = { name: lock.name, slot: lock.slot, tokens: lock.holders.map((entry) => entry.fencing_token).filter((token) => token !== undefined) };
-  at("break-name").textContent = title(lock);
+  at("break-name").textContent = lock.title;
   at("break-problem").textContent = "";
   at("reason").value = "";
   at("force").checked = false;

@@ -121,6 +121,12 @@ impl Kept {
         self.renew_at.min(self.deadline()).min(self.receive_by())
     }
 
+    /// Makes a keep-alive due now.
+    pub(super) fn renew_now(&mut self, now: Moment, timers: &mut Timers) {
+        self.renew_at = now;
+        self.set_timer(timers);
+    }
+
     /// Records that a keep-alive has been sent. Without a reply in time, another one is sent, and the holder is warned.
     pub(super) fn sent(&mut self, now: Moment) {
         let left = self.deadline().since(now);
